@@ -1,4 +1,4 @@
-"""Everything a job left behind, one verdict; and an expected timeline against an observed one."""
+"""One verdict from everything that a job left behind; and a comparison of an expected and an observed timeline."""
 
 from prism.investigate.clues import Clue, Suspect
 from prism.investigate.compare import Comparison, Part, compare_timelines

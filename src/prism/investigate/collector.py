@@ -1,8 +1,8 @@
-"""What a running job shows on one host: stacks of its ranks, Flight Recorder dumps, RAS. Needs nothing but Python.
+"""Collects from a running job on one host: stacks of its ranks, Flight Recorder dumps, RAS. Needs only Python.
 
 `prism investigate --pid/--job` runs this file here and sends it to other hosts through the standard input of their
-Python, so nothing is installed there. It reads, asks through sockets and pipes that the job itself opened, and removes
-the dumps that it asked for. It prints one JSON document.
+Python, so nothing is installed there. It reads, sends requests to sockets and pipes that the job opened, and removes
+the dumps that it requested. It prints one JSON document.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ from typing import Any
 
 MOST_RANKS = 64
 STACK_S = 20.0
-DUMP_S = 40.0  # the first dump of a process imports what names its stack frames, which takes seconds
+DUMP_S = 40.0  # for its first dump a process imports the module that names stack frames, which takes seconds
 RAS_S = 10.0
 
 
 def collect(pids: list[int], slurm_job: str = "", everything: bool = False) -> dict[str, Any]:
-    """Everything about the job's ranks on this host."""
+    """What is known of the job's ranks on this host."""
     ranks = find_ranks(pids, slurm_job, everything)[:MOST_RANKS]
     dumps = ask_for_dumps(ranks)
     port = int(next((r["env"].get("NCCL_RAS_ADDR", "") for r in ranks), "").rpartition(":")[2] or 28028)
@@ -50,10 +50,10 @@ def collect(pids: list[int], slurm_job: str = "", everything: bool = False) -> d
 def find_ranks(pids: list[int], slurm_job: str, everything: bool = False) -> list[dict[str, Any]]:
     """Processes of the job that have a rank: those given, all below them, and those that share their launcher.
 
-    With `everything` also ranks of other jobs, to be told apart by their `job`.
+    With `everything` also ranks of other jobs, which differ in their `job`.
     """
     parents = {pid: read_parent(pid) for pid in all_pids()}
-    # A rank's launcher is its parent where siblings have ranks of the same job, so that one rank's number is enough.
+    # A rank's parent is its launcher if siblings have ranks of the same job, so one process number is enough.
     given = [(pid, read_env(pid)) for pid in pids]
     launchers = {(parents[pid], name_job(env)) for pid, env in given if read_rank(env) and parents.get(pid, 0) > 1}
     found = []
@@ -64,7 +64,7 @@ def find_ranks(pids: list[int], slurm_job: str, everything: bool = False) -> lis
         asked = asked or bool(slurm_job and env.get("SLURM_JOB_ID") == slurm_job)
         if not read_rank(env) or not (asked or everything) or not is_python(pid) or is_elsewhere(env):
             continue
-        # Workers of data loaders carry the rank of the process that started them; the first of a rank is the rank.
+        # Data loader workers inherit the rank in their environment; the first process with a rank is the rank itself.
         if not any(read_rank(read_env(p)) == read_rank(env) for p in above if is_python(p)):
             found.append({"pid": pid, "rank": int(read_rank(env)), "env": env, "job": name_job(env), "asked": asked})
     return sorted(found, key=lambda r: r["rank"])
@@ -94,7 +94,7 @@ def is_python(pid: int) -> bool:
 
 
 def name_job(env: dict[str, str]) -> str:
-    """What ranks of one job share."""
+    """An identifier that the ranks of one job share."""
     for name in ("PRISM_ATTEMPT_KEY", "SLURM_JOB_ID"):
         if env.get(name):
             return f"{name}={env[name]}"
@@ -107,7 +107,7 @@ def all_pids() -> list[int]:
 
 
 def ancestors(pid: int, parents: dict[int, int]) -> list[int]:
-    """Parents of a process, upwards."""
+    """The ancestors of a process, nearest first."""
     found: list[int] = []
     while (pid := parents.get(pid, 0)) > 1 and len(found) < 100:
         found.append(pid)
@@ -115,7 +115,7 @@ def ancestors(pid: int, parents: dict[int, int]) -> list[int]:
 
 
 def read_parent(pid: int) -> int:
-    """The parent of a process; 0 where it is gone."""
+    """The parent of a process; 0 if the process has ended."""
     try:
         return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
     except (OSError, ValueError, IndexError):
@@ -123,7 +123,7 @@ def read_parent(pid: int) -> int:
 
 
 def read_env(pid: int) -> dict[str, str]:
-    """The environment that a process was started with; only what is needed of it."""
+    """The variables needed here from the environment that a process was started with."""
     wanted = ("RANK", "SLURM", "MASTER_", "PRISM_ATTEMPT_KEY", "NCCL_RAS_ADDR", "TORCH_FR_", "TORCH_NCCL_DEBUG_INFO")
     try:
         text = Path(f"/proc/{pid}/environ").read_bytes().decode("utf-8", "replace")
@@ -145,7 +145,7 @@ def read_state(pid: int) -> str:
 def read_stack(pid: int) -> str:
     """py-spy's view of a process, or where it waits in the kernel."""
     try:
-        # Beside the rank's own Python: of a virtual environment by the word it was started with, else by its file.
+        # Next to the rank's own Python: in a virtual environment by its command, else by its file.
         started = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")[0].decode("utf-8", "replace")
         places = [Path(started), Path(os.readlink(f"/proc/{pid}/exe"))]  # noqa: PTH115
         waits = Path(f"/proc/{pid}/wchan").read_text()
@@ -164,7 +164,7 @@ def read_stack(pid: int) -> str:
 
 
 def ask_for_dumps(ranks: list[dict[str, Any]]) -> dict[int, str]:
-    """Write to the pipes that Flight Recorder listens on, and take the dumps that come."""
+    """Write to the pipes that Flight Recorder reads, and collect the dumps that it writes."""
     asked: list[tuple[int, Path, bool, float]] = []
     for rank in ranks:
         env, number = rank["env"], rank["rank"]
@@ -177,7 +177,7 @@ def ask_for_dumps(ranks: list[dict[str, Any]]) -> dict[int, str]:
         dump = Path(f"{prefix}{number}")
         before = dump.stat().st_mtime if dump.exists() else 0.0
         try:
-            # Without a reader the pipe would block for ever.
+            # Opening a pipe without a reader would block for ever.
             handle = os.open(f"{pipe}{number}.pipe", os.O_WRONLY | os.O_NONBLOCK)
         except OSError:
             continue
@@ -189,7 +189,7 @@ def ask_for_dumps(ranks: list[dict[str, Any]]) -> dict[int, str]:
 
 
 def take_dump(path: Path, was_there: bool, before: float, until: float) -> str:
-    """A dump once it is written and no longer grows; removed unless one was there before."""
+    """A dump, once it no longer grows; it is removed unless the file existed before."""
     size = -1
     while True:
         if path.exists() and path.stat().st_mtime > before:
@@ -206,7 +206,7 @@ def take_dump(path: Path, was_there: bool, before: float, until: float) -> str:
 
 
 def ask_ras(port: int) -> str:
-    """NCCL RAS's answer as it is; nothing where there is no such service."""
+    """The unchanged answer of NCCL RAS; empty if there is no such service."""
     try:
         with socket.create_connection(("localhost", port), timeout=RAS_S) as link, link.makefile("rwb") as lines:
             for line in (b"CLIENT PROTOCOL 2\n", b"SET FORMAT json\n"):

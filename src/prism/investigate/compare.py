@@ -1,7 +1,7 @@
-"""Two timelines of one job: where the time of a step went that one has and the other has not.
+"""Compare two timelines of one job: where a step spends the time by which it is longer.
 
-A rank's step is split without rest: every moment belongs to one kind, the most telling one that covers it. In a job
-that trains in lockstep a slow rank makes all others wait, so the difference is read off the rank that the others wait
+A rank's step is split completely: every moment belongs to the most informative kind that covers it. In a job
+that trains in lockstep a slow rank makes all others wait, so the difference is taken from the rank that the others wait
 for: its parts add up to the difference of its step times.
 """
 
@@ -23,7 +23,7 @@ _SPLIT = pl.Schema({"rank": pl.Int64, "step": pl.Int64, "kind": pl.String, "ms":
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CompareConfig:
-    """When a difference is put on one rank or one step."""
+    """When a difference is attributed to one rank or one step."""
 
     blame_share: float = 0.5  # of the step's difference that the busiest change must reach to be called the cause
     alike_share: float = 0.5  # of the largest change that the median rank must reach for all ranks to be alike
@@ -42,11 +42,11 @@ class Part:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Comparison:
-    """By how much a step became longer, and where."""
+    """By how much a step became longer, and in which parts."""
 
     expected_ms: float
     observed_ms: float
-    noise_ms: float  # how far off the difference may be, from how steps of one run differ among themselves
+    noise_ms: float  # the uncertainty of the difference, from the scatter of steps within one run
     parts: tuple[Part, ...]
 
     @property
@@ -56,7 +56,7 @@ class Comparison:
 
     @property
     def is_noise(self) -> bool:
-        """Whether the difference is no larger than steps differ among themselves."""
+        """Whether the difference is within the scatter of the steps."""
         return abs(self.difference_ms) <= self.noise_ms
 
     def to_json(self) -> dict[str, Any]:
@@ -93,7 +93,7 @@ def compare_timelines(
 
 
 def split_steps(spans: pl.DataFrame, where: str) -> pl.DataFrame:
-    """Milliseconds by rank, step and kind; the kinds of a rank's step add up to its length."""
+    """Milliseconds by rank, step and kind; the kinds in a rank's step add up to its length."""
     own = spans.filter(pl.col("step").is_not_null() & (pl.col("end_ns") > pl.col("start_ns")))
     if own.is_empty():
         raise BadConfigError(f"{where}: no span belongs to a step, so there is nothing to compare")
@@ -110,7 +110,7 @@ def split_steps(spans: pl.DataFrame, where: str) -> pl.DataFrame:
 
 
 def _split_rank(rank: int, spans: pl.DataFrame) -> list[tuple[int, int, str, float]]:
-    """Cut one rank's steps: from its step spans, else from the first work of a step to the first of the next."""
+    """The steps of one rank: its step spans, or else from the first work of a step to the first work of the next."""
     whole = spans.filter(pl.col("own_kind") == "step")
     work = spans.filter(~pl.col("own_kind").is_in(_CONTAINERS))
     if whole.height:
@@ -127,13 +127,13 @@ def _split_rank(rank: int, spans: pl.DataFrame) -> list[tuple[int, int, str, flo
 
 
 def _split(part: pl.DataFrame, begin: int, end: int) -> list[tuple[str, float]]:
-    """Cut a step at every start and end inside it; each piece goes to the most telling kind that covers it."""
+    """Cut a step at every start and end inside it; each piece counts for the most informative kind that covers it."""
     start = np.clip(part["start_ns"].to_numpy(), begin, end)
     stop = np.clip(part["end_ns"].to_numpy(), begin, end)
     cuts = np.unique(np.concatenate([start, stop, np.array([begin, end], np.int64)]))
     owner = np.full(len(cuts) - 1, -1, np.int64)
     kinds, own = part["what"].to_list(), part["own_kind"].to_list()
-    for i in sorted(range(len(kinds)), key=lambda i: -_weight(own[i])):  # the most telling kind is written last
+    for i in sorted(range(len(kinds)), key=lambda i: -_weight(own[i])):  # the most informative kind is written last
         owner[np.searchsorted(cuts, start[i]) : np.searchsorted(cuts, stop[i])] = i
     total: dict[str, float] = {}
     for index, length in zip(owner, np.diff(cuts) / 1e6, strict=True):
@@ -148,7 +148,7 @@ def _weight(kind: str) -> int:
 
 
 def _explain(before: pl.DataFrame, after: pl.DataFrame, difference: float, config: CompareConfig) -> list[Part]:
-    """The parts of the rank that the others wait for."""
+    """The parts of the difference on the rank that the others wait for."""
     busy = pl.col("kind").is_in(["compute", "host"])
     moved = ~busy & ~pl.col("kind").is_in(_IDLE)
     work, transfers = _change_by_rank(before, after, busy), _change_by_rank(before, after, moved)
@@ -195,7 +195,7 @@ def _mean_by_kind(split: pl.DataFrame) -> dict[str, float]:
 
 
 def _single_step(kind: str, ms: float, usual: float, after: pl.DataFrame, config: CompareConfig) -> int | None:
-    """The one step that makes nearly all of a change, if there is one among several."""
+    """The step that accounts for nearly all of a change, if there are several steps and one does."""
     steps = (
         after.select("step")
         .unique()
@@ -213,10 +213,10 @@ def _mean_ms(split: pl.DataFrame) -> float:
 
 
 def _error_ms(split: pl.DataFrame) -> float:
-    """Standard error of the mean step time over steps; of one step alone nothing is known.
+    """Standard error of the mean step time over steps; unknown for a single step.
 
     The spread is taken from the median deviation (1.4826 of it is a standard deviation of normal noise), so that one
-    long step, which is a difference to be told, does not count as noise.
+    long step, which is a difference to be reported, does not count as noise.
     """
     steps = _step_lengths(split).group_by("step").agg(pl.col("ms").mean())["ms"].to_numpy()
     if len(steps) < 2:

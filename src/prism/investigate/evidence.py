@@ -1,4 +1,4 @@
-"""Sort the files of a folder by what they are, and read each kind into clues."""
+"""Sort the files of a folder by kind, and read each kind into clues."""
 
 from __future__ import annotations
 
@@ -34,16 +34,16 @@ _HEAD_BYTES = 1 << 16
 
 @dataclass(slots=True)
 class Evidence:
-    """What a folder holds, read."""
+    """The contents of a folder, as clues."""
 
     clues: list[Clue] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
     hosts: dict[str, str] = field(default_factory=dict)  # by rank
-    num_ranks: int = 0  # as far as dumps and logs tell
+    num_ranks: int = 0  # as far as dumps and logs show
     communicators: list[NcclCommunicator] = field(default_factory=list)
-    cleared: set[str] = field(default_factory=set)  # hosts whose counters were read and show nothing wrong
+    cleared: set[str] = field(default_factory=set)  # hosts whose counters were read and show no fault
     profiles: ProfiledJob | None = None
-    alive: frozenset[int] = frozenset()  # ranks that lived when others hung, by their dumps
+    alive: frozenset[int] = frozenset()  # ranks that were alive while others hung, by their dumps
     kinds: dict[str, int] = field(default_factory=dict)  # how many files of each kind there were
 
 
@@ -59,7 +59,7 @@ class _Sorted:
 
 
 def gather(folder: Path, *, since_ns: int | None = None, say: Callable[[str], None] = lambda text: None) -> Evidence:
-    """Read everything that a folder holds; what cannot be read is a note."""
+    """Read everything in a folder; a note names what cannot be read."""
     if not folder.is_dir():
         raise BadFileError(f"{folder}: not a folder; give the one that holds the dumps and logs of one job")
     files = _sort(folder)
@@ -128,14 +128,14 @@ def _read_dumps(
     world_size = len(ranks) if ranks == set(range(len(ranks))) else None
     lost_peers = any(log.lost_peer for log in logs)
     stood_in = {log.rank: str(log.stood_in) for log in logs if log.lost_peer and log.stood_in != "unknown"}
-    # A rank of a healthy job is found in collectives too, so a stack alone reopens no call.
+    # Ranks of a healthy job are often inside collectives too, so a stack alone does not mark a call as unfinished.
     stood_in |= {s.rank: str(s.where) for s in standings if s.where in ("message", "elsewhere")}
     dumps: dict[int, Dump] = {}
     for path in files:
         try:
             dump = read_dump(path)
         except InputError as error:
-            evidence.notes.append(str(error))  # one bad dump of many is a fact, not the end
+            evidence.notes.append(str(error))  # one bad dump does not prevent reading the others
             continue
         if dump.rank in dumps:
             raise BadFileError(f"{path}: rank {dump.rank} is also in {dumps[dump.rank].path}; give one folder per job")
@@ -153,7 +153,7 @@ def _read_dumps(
     evidence.notes += hang.notes
     clue = stop_clues.read_hang(hang)
     if lost_peers and hang.what in ("absent", "missing_dump", "stuck"):
-        # Ranks that fail dump after the fact, with their calls taken off the list: who waited is no longer sure.
+        # Failed ranks write dumps after their calls were removed, so it is uncertain which ranks waited.
         clue = replace(clue, confidence=clue.confidence * 0.4)
     evidence.clues.append(clue)
     late = find_late_rank([dumps[r] for r in sorted(dumps)]) if hang.what == "none" else None
@@ -208,14 +208,14 @@ def _read_counters(evidence: Evidence, files: Sequence[Path], since_ns: int | No
 
 
 def take_counters(evidence: Evidence, counters: pl.DataFrame) -> None:
-    """What counters accuse, and the hosts of which they show nothing wrong."""
+    """Hosts whose counters show a fault, and hosts whose counters show none."""
     anomalies = find_anomalies(counters)
     evidence.clues += slow_clues.read_anomalies(anomalies)
     evidence.cleared |= set(counters["host"].unique()) - {a.host for a in anomalies}
 
 
 def _read_system_logs(evidence: Evidence, files: Sequence[Path], since_ns: int | None) -> None:
-    """What drivers and NCCL wrote, wherever it stands among the logs."""
+    """Lines that drivers and NCCL wrote, in any of the logs."""
     errors = read_gpu_errors(files)
     if since_ns is not None:
         errors = [e for e in errors if e.at_ns is None or e.at_ns >= since_ns]
@@ -230,7 +230,7 @@ def _read_system_logs(evidence: Evidence, files: Sequence[Path], since_ns: int |
 
 
 def _read_job_logs(evidence: Evidence, files: Sequence[Path], folder: Path) -> None:
-    """One job's logs are read together, as `prism explain FOLDER` does."""
+    """Read one job's logs together, as `prism explain FOLDER` does."""
     parents = {f.parent for f in files}
     try:
         found = explain_log(read_job(str(parents.pop() if len(parents) == 1 else folder)))

@@ -1,10 +1,10 @@
-"""One verdict from the clues of all sources: every suspect is a candidate, and every source votes by its likelihood.
+"""One verdict from the clues of all sources: every suspect is a candidate, and every source adds a likelihood.
 
-A candidate is a rank, or a host, link or switch of which no rank is named, that stopped the job or made it slow. A clue
-that names it multiplies its odds by those that the clue is right, times the number of candidates that a wrong clue
-could have named: sources err independently, so two of them seldom name the same one of many by mistake. A source that
-names several suspects shares its vote among them. A clue about something that cannot have done what the job shows (an
-error that ends processes, where all ranks run on) is as weak as the evidence that the job did that after all.
+A candidate is a rank that may have stopped or slowed the job, or a host, link or switch without a named rank. A clue
+that names it multiplies its odds by the odds that the clue is right, times the number of candidates that a wrong clue
+could have named: sources err independently, so two of them seldom name the same candidate by mistake. A source that
+names several suspects divides its likelihood among them. A clue about a cause that does not fit what the job shows (an
+error that ends processes, while all ranks continue) is only as strong as the evidence that the job did stop.
 """
 
 from __future__ import annotations
@@ -20,27 +20,27 @@ from prism.investigate.clues import Clue, Effect, Suspect, host_of
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fused:
-    """The verdict of all sources together."""
+    """The combined verdict of all sources."""
 
     what: str
     culprits: tuple[Suspect, ...]
     since_ns: int | None
     confidence: float
     alternatives: tuple[Suspect, ...]
-    against: tuple[str, ...]  # what speaks for somebody else
+    against: tuple[str, ...]  # evidence for other candidates
     advice: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FusionConfig:
-    """What is assumed where nothing was measured."""
+    """Assumptions for what was not measured."""
 
-    candidates: int = 8  # ranks, and hosts, of a job whose size is unknown
-    most: float = 0.99  # that any clue is right
-    seen: float = 0.9  # that a source which saw the job stop, or run on, saw right
-    cleared: float = 0.4  # how often the counters of a culprit show nothing wrong
-    doubted: float = 0.6  # confidence below which nobody is named for something that the job does not show
-    tied: float = 0.5  # of the best candidate's odds: another one that the same clue names is named too
+    candidates: int = 8  # ranks and hosts of a job of unknown size
+    most: float = 0.99  # highest probability that a clue is right
+    seen: float = 0.9  # probability that a source which saw the job stop or continue is right
+    cleared: float = 0.4  # probability that the counters of a culprit show no fault
+    doubted: float = 0.6  # confidence below which no culprit is named for something that the job does not show
+    tied: float = 0.5  # of the best candidate's odds: another candidate of the same clue with more is named as well
 
 
 _NOBODY = Fused(
@@ -64,7 +64,7 @@ def fuse(
 ) -> Fused:
     """The suspects that the clues make most likely.
 
-    `hosts` holds the host of every rank that is known, `cleared` the hosts whose counters were read and are fine.
+    `hosts` maps ranks to known hosts, `cleared` holds the hosts whose counters were read and show no fault.
     """
     vote = _Vote(
         clues=tuple(clues),
@@ -102,7 +102,7 @@ class _Vote:
 
     clues: tuple[Clue, ...]
     placed: Mapping[str, str]  # hosts by rank, as logs list them for all ranks of a host
-    hosts: Mapping[str, str]  # these, and those that a clue names with its rank
+    hosts: Mapping[str, str]  # these, and hosts that a clue names together with a rank
     cleared: frozenset[str]
     num_ranks: int
     config: FusionConfig
@@ -113,24 +113,24 @@ class _Vote:
 
     @property
     def unplaced_hosts(self) -> int:
-        """Hosts whose ranks are not known, where those of others are: as many as the ranks that are left would fill."""
+        """Hosts with unknown ranks, if those of other hosts are known: as many as the remaining ranks would fill."""
         if not self.placed:
             return 0
         per_host = Counter(self.placed.values()).most_common(1)[0][1]
         return -(-(self.num_ranks - len(self.placed)) // per_host)
 
     def weigh(self) -> dict[Suspect, tuple[float, Effect]]:
-        """The odds of every candidate against all that nobody names, by the effect that suits it best."""
+        """The odds of every candidate against all unnamed ones, for the effect that fits it best."""
         return {candidate: self.weigh_one(candidate) for candidate in self._list_candidates()}
 
     def weigh_one(self, candidate: Suspect) -> tuple[float, Effect]:
-        """The odds of one candidate, and the effect that suits it best of those that a clue blames it for."""
+        """The odds of one candidate, and which of the effects that clues blame it for fits best."""
         weights = self._weigh_effects()
         blamed = {effect for c in self.clues if self.share(c, candidate) for effect in c.causes}
         return max((weights[effect] * self._weigh(candidate, effect), effect) for effect in blamed or weights)
 
     def share(self, clue: Clue, candidate: Suspect) -> float:
-        """How likely it is that a clue is about a candidate: by itself, or by the host that a rank runs on."""
+        """The probability that a clue means a candidate: directly, or by the host of a rank."""
         if candidate in clue.suspects:
             return 1.0
         if any(s.type == "rank" for s in clue.suspects) and candidate.type == "rank":
@@ -142,7 +142,7 @@ class _Vote:
         return float(place in named)
 
     def _list_candidates(self) -> list[Suspect]:
-        """Ranks that are named; hosts and links of which no rank is."""
+        """The named ranks, and named hosts and links without a named rank."""
         named = dict.fromkeys(s for c in self.clues for s in c.suspects)
         ranks = [s for s in named if s.type == "rank"]
         taken = {host_of(r, self.hosts) for r in ranks}
@@ -152,11 +152,11 @@ class _Vote:
         return [*ranks, *hosts, *(s for s in named if s.type == "link"), *dict.fromkeys(programs)]
 
     def list_shown_effects(self) -> set[Effect]:
-        """What most sources that saw the job itself say of it; both where they are even."""
+        """The effect that most sources which saw the job report; both effects if they are equally many."""
         return {effect for effect, weight in self._weigh_effects().items() if weight == 1.0}
 
     def _weigh_effects(self) -> dict[Effect, float]:
-        """How likely the job stopped, and ran on, beside the likelier of both."""
+        """The likelihoods that the job stopped and that it continued, relative to the larger one."""
         log = dict.fromkeys(get_args(Effect), 0.0)
         seen = self.config.seen
         for effect in log:
@@ -176,13 +176,13 @@ class _Vote:
                 clue = max(about, key=self._odds_of)
                 ratio = self._odds_of(clue) / (1 + sum(self._odds_of(c) for c in _distinct(others)))
                 ratio *= self._count(any(s.type == "rank" for s in clue.suspects)) * self.share(clue, candidate)
-                odds *= max(ratio, 1.0)  # To be named by a source that knows little speaks for nobody else.
-        # What stops a job is often the program, of which counters show nothing.
+                odds *= max(ratio, 1.0)  # A vague source that names a candidate is no evidence for others.
+        # A job is often stopped by its program, which counters do not show.
         fine = effect == "slow" and host_of(candidate, self.hosts) in self.cleared
         return odds * (self.config.cleared if fine else 1.0)
 
     def _odds_of(self, clue: Clue) -> float:
-        """That the clue is right, for each of those that it may mean."""
+        """The probability that the clue is right, for each suspect that it may mean."""
         sure = min(clue.confidence, self.config.most)
         return sure / (1 - sure) / (len(clue.suspects) if clue.one_of else 1)
 
@@ -194,7 +194,7 @@ class _Vote:
 
 
 def _place_by_clues(clues: Iterable[Clue]) -> dict[str, str]:
-    """Hosts of ranks that a clue names alone with their host."""
+    """Hosts of ranks, from clues that name one rank and its host."""
     pairs = [([s.id for s in c.suspects if s.type == kind] for kind in ("rank", "host")) for c in clues]
     return {ranks[0]: hosts[0] for ranks, hosts in pairs if len(ranks) == len(hosts) == 1}
 
@@ -204,7 +204,7 @@ def _overlap(clue: Clue, others: Iterable[Clue]) -> bool:
 
 
 def _distinct(clues: Sequence[Clue]) -> list[Clue]:
-    """The surest clue of each set of suspects."""
+    """The clue with the highest confidence for each set of suspects."""
     kept: list[Clue] = []
     for clue in sorted(clues, key=lambda c: -c.confidence):
         if not _overlap(clue, kept):
@@ -229,17 +229,17 @@ def _conclude(support: Sequence[Clue], tied: Sequence[Suspect], confidence: floa
 
 
 def _lead_with_the_closest(support: Sequence[Clue]) -> tuple[Clue, ...]:
-    """The clue that names fewest ranks comes first, else the one that names fewest: it says most exactly who it was."""
+    """The most specific clue first: the one that names the fewest ranks, or else the fewest suspects."""
     ranked = [c for c in support if any(s.type == "rank" for s in c.suspects)]
     lead = min(ranked or support, key=lambda c: (len(c.suspects), -c.confidence))
     return (lead, *(c for c in support if c is not lead))
 
 
 def _join(support: Sequence[Clue], tied: Sequence[Suspect], vote: _Vote) -> tuple[Suspect, ...]:
-    """Those of the lead who are as likely, and hosts, GPUs and program lines that other clues or their place add."""
+    """The equally likely suspects of the leading clue, with hosts, GPUs and program lines from other clues."""
     places = {h for c in tied if (h := host_of(c, vote.hosts))}
     if not places and any(c.type == "rank" for c in tied):
-        # Nothing says where the rank runs: on the host that the other sources name, if no other ranks run there.
+        # The rank's host is unknown: it is the host that the other sources name, if no other ranks run there.
         unplaced = {h for c in support for s in c.suspects if (h := host_of(s, vote.hosts))} - set(vote.hosts.values())
         odds = {h: vote.weigh_one(Suspect(type="host", id=h))[0] for h in unplaced}
         places = {h for h in unplaced if odds[h] > max(1.0, vote.config.tied * max(odds.values()))}
@@ -258,6 +258,6 @@ def _join(support: Sequence[Clue], tied: Sequence[Suspect], vote: _Vote) -> tupl
 
 
 def _describe(support: Sequence[Clue]) -> str:
-    """What happened: the log's reason where there is one, beside what the other sources saw."""
+    """What happened: the reason from the log if there is one, and what the other sources saw."""
     words = [c.what for c in sorted(support, key=lambda c: c.source != "log")]
     return "; ".join(dict.fromkeys(words))

@@ -22,16 +22,16 @@ _MINUTE_NS = 60 * 10**9
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Request:
-    """Where to look beside the folder, and from when on."""
+    """Sources in addition to the folder, and the time from which they count."""
 
     prometheus: str | None = None
     since_ns: int | None = None
-    deadline_s: float = 20.0  # that Prometheus has for all its answers
+    deadline_s: float = 20.0  # for all answers of Prometheus together
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Investigation:
-    """One verdict, the clues it rests on, and what was not there to be read."""
+    """One verdict, its clues, and the sources that were missing."""
 
     fused: Fused
     clues: tuple[Clue, ...]
@@ -69,7 +69,7 @@ def investigate(
     request: Request | None = None,
     say: Callable[[str], None] = lambda text: None,
 ) -> Investigation:
-    """Read whatever is in a folder; `extra` holds clues of other sources, such as flow records."""
+    """Read everything in a folder; `extra` holds clues from other sources, such as flow records."""
     request = request or Request()
     evidence = gather(folder, since_ns=request.since_ns, say=say)
     evidence.clues = [*extra, *evidence.clues]
@@ -93,7 +93,7 @@ def conclude(evidence: Evidence) -> Investigation:
         )
     if not evidence.hosts and any(s.type == "rank" for c in evidence.clues for s in c.suspects):
         notes.append("which host a rank ran on is unknown: keep NCCL_DEBUG=INFO logs, and the host is named too")
-    # Where logs place some ranks and not others, a host without ranks may be that of the others: the vote weighs that.
+    # If logs give the host of some ranks only, a host without ranks may be that of the others; the odds account for it.
     partly = 0 < len(evidence.hosts) < evidence.num_ranks
     clues = evidence.clues if partly else _weigh_unplaced(evidence.clues, evidence.hosts)
     return Investigation(
@@ -105,9 +105,9 @@ def conclude(evidence: Evidence) -> Investigation:
 
 
 def _weigh_unplaced(clues: Sequence[Clue], hosts: Mapping[str, str]) -> list[Clue]:
-    """Errors of a host whose ranks are unknown may be of another job: they do not outrank a rank that was seen to fail.
+    """Errors of a host with unknown ranks may be another job's, so they do not outrank a rank that was seen to fail.
 
-    A machine of a large cluster logs hardware errors all the time, while the dumps and stacks are of this job alone.
+    Machines of a large cluster log hardware errors all the time, while dumps and stacks belong to this job only.
     """
     seen = [c.confidence for c in clues if c.source in ("flight_recorder", "stacks", "ras") and _names_a_rank(c)]
     if not seen:
@@ -132,7 +132,7 @@ def _names_a_rank(clue: Clue) -> bool:
 
 
 def _ask_prometheus(request: Request, evidence: Evidence) -> None:
-    """Counters around the time that the other sources name, else of the last hour."""
+    """Counters around the time that other sources give, or else of the last hour."""
     assert request.prometheus is not None
     told = [c.since_ns for c in evidence.clues if c.since_ns]
     end_ns = min(told) + 10 * _MINUTE_NS if told else time.time_ns()

@@ -1,4 +1,4 @@
-"""A job that hangs now: the collector runs on its hosts; nothing is restarted or left behind."""
+"""Investigate a job that hangs now: the collector runs on its hosts, restarts nothing and leaves no files."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def investigate_live(job: LiveJob, *, say: Callable[[str], None] = lambda text: 
 
 
 def _keep_one_job(answers: Sequence[dict[str, Any]], job: LiveJob) -> list[dict[str, Any]]:
-    """Only ranks of the job that was asked for; hosts that are asked over ssh tell of all ranks that they run."""
+    """Only ranks of the requested job; hosts reached over ssh report all ranks that they run."""
     every = [r for told in answers for r in told.get("ranks", [])]
     asked = {r.get("job") for r in every if r.get("asked")}
     wanted = asked if job.pids or job.slurm_job else {r.get("job") for r in every}
@@ -73,7 +73,7 @@ def _keep_one_job(answers: Sequence[dict[str, Any]], job: LiveJob) -> list[dict[
 
 
 def _list_commands(job: LiveJob) -> list[tuple[str, list[str]]]:
-    """The command that runs the collector, by host; its text goes in through standard input."""
+    """By host the command that runs the collector, whose source is sent through standard input."""
     words = [str(p) for p in job.pids] + ([f"slurm:{job.slurm_job}"] if job.slurm_job else [])
     bad = [h for h in job.hosts if not _HOST.fullmatch(h)]
     if bad or not re.fullmatch(r"[0-9_]{0,20}", job.slurm_job):

@@ -1,4 +1,4 @@
-"""Who makes the job slow: what dumps, flows, counters, profiles and NCCL Inspector say of a job that runs on."""
+"""Clues about what slows a running job, from dumps, flows, counters, profiles and NCCL Inspector."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from prism.traces.late_calls import LateRank
 from prism.traces.profiled_ranks import ProfiledJob
 
 _MOST_NAMED = 8  # hosts of a group that a finding names as one of them
-# Of findings said with 0.9 and more 12 of 12 named the culprit on captures of another world, of those said with less
-# one of five (docs/observe-scoreboard.md); one more that is wrong and one more that is right are added to either.
+# Of findings with a confidence of 0.9 or more, 12 of 12 named the culprit on captures of another world; of the others,
+# 1 of 5 did (docs/observe-scoreboard.md). One more right and one more wrong finding are added to each count.
 _FLOWS_SURE, _FLOWS_RIGHT, _FLOWS_UNSURE = 0.9, 0.93, 0.4
 
 
 def read_late_rank(late: LateRank) -> Clue:
-    """A rank that comes last to collectives that do complete."""
+    """A rank that is last to arrive at collectives that do complete."""
     return Clue(
         source="flight_recorder",
         what="slow rank: the others wait for it",
@@ -35,13 +35,13 @@ def read_late_rank(late: LateRank) -> Clue:
 
 
 def read_findings(findings: Sequence[Finding], host_of: Mapping[str, str] | None = None) -> list[Clue]:
-    """What flows show: each finding is a clue about hosts and links; `host_of` tells whose an address is."""
+    """Clues from flows: each finding is a clue about hosts and links; `host_of` maps addresses to hosts."""
     most = max((f.lost_gpu_seconds for f in findings), default=0.0)
     return [_read_finding(f, host_of or {}, f.lost_gpu_seconds / most if most else 1.0) for f in findings[:5]]
 
 
 def _read_finding(finding: Finding, host_of: Mapping[str, str], share: float) -> Clue:
-    """A finding that costs the job little may be right, and is then not what makes it slow: `share` is of the worst."""
+    """A finding that costs the job little may be true without being the cause: `share` is relative to the worst."""
     who = finding.culprit
     kind: SuspectType = "link" if who.type in ("link", "switch") else "host"
     named = [who.id] if kind == "link" else list(dict.fromkeys(host_of.get(a, a) for a in who.id.split(",")))
@@ -63,7 +63,7 @@ def _read_finding(finding: Finding, host_of: Mapping[str, str], share: float) ->
 
 
 def read_anomalies(anomalies: Sequence[Anomaly]) -> list[Clue]:
-    """What counters show, one clue per host."""
+    """Clues from counters, one per host."""
     by_host: dict[str, list[Anomaly]] = {}
     for anomaly in anomalies:
         by_host.setdefault(anomaly.host, []).append(anomaly)
@@ -87,7 +87,7 @@ def read_anomalies(anomalies: Sequence[Anomaly]) -> list[Clue]:
 
 
 def read_profile_study(job: ProfiledJob) -> list[Clue]:
-    """What profiles show: the rank that the others wait for, and why it is late."""
+    """A clue from profiles: the rank that the others wait for, and why it is late."""
     if job.lateness.height < 2:
         return []
     spans = job.breakdown.filter(pl.col("step").is_null())
@@ -115,7 +115,7 @@ def read_profile_study(job: ProfiledJob) -> list[Clue]:
 
 
 def _why_late(job: ProfiledJob, rank: int) -> str:
-    """The part of its time that exceeds the median rank's by most."""
+    """The part of its time that exceeds that of the median rank the most."""
     whole = job.breakdown.filter(pl.col("step").is_null())
     parts = {"compute_ns": "it computes", "idle_host_ns": "its host launches", "copies_ns": "it copies"}
     own = whole.filter(pl.col("rank") == rank)
@@ -130,7 +130,7 @@ def _why_late(job: ProfiledJob, rank: int) -> str:
 
 
 def read_waited_for(table: pl.DataFrame) -> list[Clue]:
-    """What NCCL Inspector shows: a rank that waits least in most calls is the one that the others wait for."""
+    """A clue from NCCL Inspector: the others wait for the rank that waits least in most calls."""
     if table.height < 2:
         return []
     first = table.row(0, named=True)

@@ -1,4 +1,4 @@
-"""Who stopped the job: what dumps, logs, stacks, NCCL RAS and kernels say of hangs and of processes that ended."""
+"""Clues about what stopped the job, from dumps, logs, stacks, NCCL RAS and kernels."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from prism.traces.ras import Laggards
 from prism.traces.standing import Standing
 from prism.traces.watchdog import Behind
 
-# A collective that timed out says that someone did not come, not who or why.
+# A collective that timed out shows that some rank was missing, not which one or why.
 _SYMPTOMS = frozenset({"NCCLTimeoutError", "NCCLRemoteError", "Unknown", "none"})
 
 
@@ -57,7 +57,7 @@ def read_hang(hang: Hang) -> Clue:
 
 
 def read_behind(behind: Behind) -> Clue:
-    """Who had made the fewest calls when PyTorch's watchdog gave up."""
+    """The rank with the fewest calls when PyTorch's watchdog gave up."""
     ranks = ", ".join(str(r) for r in behind.ranks[:8])
     return Clue(
         source="rank_logs",
@@ -74,10 +74,10 @@ def read_behind(behind: Behind) -> Clue:
 
 
 def read_verdict(verdict: Verdict) -> Clue:
-    """A log's verdict as a clue; a symptom names what happened to everybody, so it accuses nobody."""
+    """A log's verdict as a clue; a symptom happens to all ranks, so it names no culprit."""
     lines = "; ".join(e.text for e in verdict.evidence[:2])
     symptom = verdict.reason in _SYMPTOMS or (verdict.category == "infrastructure" and is_loss_of_peer(lines))
-    by_kernel = all("Xid" in e.text for e in verdict.evidence)  # The kernel's log does not say what the job did.
+    by_kernel = all("Xid" in e.text for e in verdict.evidence)  # The kernel's log does not show what the job did.
     suspects: tuple[Suspect, ...] = ()
     if not symptom:
         suspects = tuple(Suspect(type="host", id=h) for h in verdict.hosts)
@@ -89,7 +89,7 @@ def read_verdict(verdict: Verdict) -> Clue:
         text=f"{Path(verdict.log).name}: {verdict.reason} ({verdict.category}): {lines}"[:600],
         suspects=suspects,
         since_ns=None,
-        # The confidence of a verdict is that of its reason; that this host did it is another question.
+        # A verdict's confidence is that of its reason, not of its host.
         confidence=verdict.confidence * 0.3 if symptom else min(verdict.confidence, 0.9),
         shows=None if by_kernel else "stop",
         causes=("stop",),

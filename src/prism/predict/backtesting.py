@@ -1,4 +1,4 @@
-"""How good risks would have been: asked at past moments with what was known then, and held against what came."""
+"""How good the risks would have been: forecasts at past moments, from what was known then, against what followed."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ BACKTEST = pl.Schema(
         "level": pl.Float64,  # events expected over events that came
         "in_range": pl.Boolean,  # whether the events came within the 80 % range that was given
         "best_rule": pl.String,
-        "best_rule_auc": pl.Float64,  # of the rule that did best in hindsight
+        "best_rule_auc": pl.Float64,  # of the rule that was best in hindsight
         "method": pl.String,
     }
 )
 
 
 def backtest(history: History, moments: Iterable[int], config: PredictConfig | None = None) -> pl.DataFrame:
-    """One row per moment; the whole history holds the truth, and `predict` sees only what lies before."""
+    """One row per moment; `predict` sees only the history before the moment, and the rest is the truth."""
     config = config or PredictConfig()
     rows = []
     for at_ns in moments:

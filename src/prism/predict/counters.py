@@ -1,4 +1,4 @@
-"""Counters of parts over time (DCGM, kernel logs), and how much each rose of late; a reset is no fall."""
+"""Counters of parts over time (DCGM, kernel logs), and how much each rose recently; a reset is not a decrease."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from numpy.typing import NDArray
 
 Ints = NDArray[np.int64]
 _SECOND_NS = 1_000_000_000
-_KEY = 1 << 36  # seconds that fit beside the number of a part: two thousand years
+_KEY = 1 << 36  # room for seconds in a key that also holds the number of a part: two thousand years
 _MOST_COUNTERS = 40
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Counter:
-    """One counter of all parts: how much it had risen in all at each reading, in order of part and time."""
+    """One counter of all parts: its total rise at each reading, in order of part and time."""
 
     name: str
     key: Ints  # part and second
@@ -36,7 +36,7 @@ class Counter:
 def make_counters(readings: pl.DataFrame, numbers: Mapping[str, int], codes: Sequence[str] = ()) -> tuple[Counter, ...]:
     """Counters from rows of serial, at (ns), counter and value; parts that are not known are left out.
 
-    A `series` column tells counters of one part apart (GPUs of a host); of `codes` every new value counts as one.
+    A `series` column separates counters of one part (GPUs of a host); of `codes` every new value counts as one.
     """
     known = pl.DataFrame({"serial": list(numbers), "part": list(numbers.values())}, schema_overrides={"part": pl.Int64})
     table = readings.drop_nulls(["serial", "at", "counter", "value"]).join(known, on="serial")
@@ -49,7 +49,7 @@ def make_counters(readings: pl.DataFrame, numbers: Mapping[str, int], codes: Seq
         rise = pl.col("value") - pl.col("value").shift(1).over("part", "series")
         if name in codes:
             rise = ((rise != 0) & (pl.col("value") != 0)).cast(pl.Float64)
-        # A value below the one before means that the counter was reset: all of it came since.
+        # A value below the previous one means that the counter was reset, so all of it is new.
         rise = pl.when(rise < 0).then(pl.col("value")).otherwise(rise).fill_null(0.0)
         rows = rows.with_columns(rise.alias("rise")).sort("part", "at")
         risen = rows.select(pl.col("rise").cum_sum().over("part")).to_series().to_numpy()

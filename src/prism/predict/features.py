@@ -1,4 +1,4 @@
-"""What is known of every part in place at a moment, from before that moment only."""
+"""Features of every part in place at a moment, from data before that moment only."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from prism.predict.history import DAY_NS, History, Ints
 Floats = NDArray[np.float64]
 
 NEVER_DAYS = 9_999.0
-_MOST_LEVELS = 6  # levels of a place that are looked at, outermost first
+_MOST_LEVELS = 6  # levels of a place that are used, outermost first
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,10 +33,10 @@ class Panel:
 
 
 def describe_parts(history: History, at_ns: int, horizon_days: float) -> Panel:
-    """Features of every part in place: age, own history, and how often its neighbours failed of late."""
+    """Features of every part in place: age, own history, and how often its neighbours failed recently."""
     known = history.before(at_ns)
     here = np.flatnonzero(known.removed_ns == np.iinfo(np.int64).max)
-    # A part whose removal was never written down is where it was seen last.
+    # A part without a recorded removal is still where it was last seen.
     _, last = np.unique(known.stay_part[here][::-1], return_index=True)
     here = here[::-1][last]
     part, place = known.stay_part[here], known.stay_place[here]
@@ -64,7 +64,7 @@ def describe_parts(history: History, at_ns: int, horizon_days: float) -> Panel:
 
 
 def thin_out(panel: Panel, label: NDArray[np.bool_], most_quiet: int) -> tuple[Panel, NDArray[np.bool_]]:
-    """Keep every part with an event and a sample of the others, which stand for those left out."""
+    """Keep every part with an event and a sample of the others, which represents those left out."""
     quiet = np.flatnonzero(~label)
     if len(quiet) <= most_quiet:
         return panel, label
@@ -114,7 +114,7 @@ def _combine(numbers: Ints) -> Ints:
 
 
 def _rate(events: Ints, members: Ints) -> Floats:
-    """Events per member of each group, drawn a little towards the mean of all, since small groups say little."""
+    """Events per member of each group, shrunk towards the overall mean, because small groups are uncertain."""
     groups, inverse, size = np.unique(members, return_inverse=True, return_counts=True)
     at = np.searchsorted(groups, events)
     at = np.clip(at, 0, len(groups) - 1)

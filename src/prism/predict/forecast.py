@@ -1,4 +1,4 @@
-"""`predict`: a history and a moment in, one risk per part out. The only file that chains the others."""
+"""`predict`: from a history and a moment to one risk per part. The only file that chains the others."""
 
 from __future__ import annotations
 
@@ -13,25 +13,25 @@ from prism.predict.features import Floats, Panel, describe_parts, label_parts, t
 from prism.predict.history import DAY_NS, History
 from prism.predict.model import RULES, Learned, area_under_curve, fit_trees, rank_share
 
-# Parts that failed lately or often fail again, in every fleet that published its faults.
+# Parts that failed recently or often fail again, in every fleet with published faults.
 _LASTING_RULES = ("latest event", "earlier events", "its neighbours' rate")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PredictConfig:
-    """How far back training looks, and when too little is known."""
+    """The past that training uses, and the minimum of data."""
 
     horizon_days: float = 90.0
-    step_days: float = 30.0  # between the moments that training asks about
-    half_life_days: float = 180.0  # after which a past moment weighs half
-    least_events: int = 30  # parts with an event that training must have seen; below, only rules are used
+    step_days: float = 30.0  # between the moments used for training
+    half_life_days: float = 180.0  # after which a past moment has half the weight
+    least_events: int = 30  # parts with an event that training needs; with fewer, only rules are used
     least_parts: int = 50
-    judge_events: float = 100.0  # that the model and the rules are compared on, over as many past moments as it takes
-    rule_errors: float = 2.0  # standard errors by which a rule must beat the model on held-out past to replace it
-    rule_events: float = 100.0  # parts with an event at which trees and lasting rules weigh the same
-    most_moments: int = 60  # in the past that training asks about: one wrong date must not make thousands
-    most_quiet: int = 60_000  # parts without an event that one past moment gives to training
-    most_growth: float = 2.0  # by which the rate of events is believed to grow or shrink within a horizon
+    judge_events: float = 100.0  # needed to compare the model and the rules, over as many past moments as that takes
+    rule_errors: float = 2.0  # standard errors by which a rule must beat the model on the held-out past to replace it
+    rule_events: float = 100.0  # parts with an event at which trees and lasting rules have the same weight
+    most_moments: int = 60  # past moments used for training at most, because one wrong date could make thousands
+    most_quiet: int = 60_000  # parts without an event that training uses from one past moment
+    most_growth: float = 2.0  # largest factor by which the rate of events may grow or shrink within a horizon
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,7 +46,7 @@ class Risk:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reliability:
-    """Parts of like risk on the last whole horizon before the moment asked about, and how many had an event."""
+    """Parts of similar risk in the last whole horizon before the moment, and how many had an event."""
 
     parts: int
     predicted: float
@@ -55,15 +55,15 @@ class Reliability:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Forecast:
-    """Risks of all parts in place, highest first, and how far they can be trusted."""
+    """Risks of all parts in place, highest first, and how reliable they are."""
 
     at_ns: int
     horizon_days: float
     risks: tuple[Risk, ...]
     method: str
-    past_auc: float  # on the last whole horizon before the moment asked about, which training did not see
+    past_auc: float  # on the last whole horizon before the moment, which training did not see
     expected_events: float
-    expected_range: tuple[float, float]  # 80 %, from how far such expectations were off in the past
+    expected_range: tuple[float, float]  # 80 %, from the errors of such expectations in the past
     reliability: tuple[Reliability, ...]
     tells_apart: bool  # whether past risks were better than chance by two standard errors
     notes: tuple[str, ...]
@@ -92,7 +92,7 @@ class Forecast:
 
 
 def predict(history: History, at_ns: int, config: PredictConfig | None = None) -> Forecast:
-    """The risk of every part in place at a moment, from data before that moment only."""
+    """The risk of every part in place at a moment, from earlier data only."""
     config = config or PredictConfig()
     known = history.before(at_ns)
     panel = describe_parts(known, at_ns, config.horizon_days)
@@ -142,7 +142,7 @@ def predict(history: History, at_ns: int, config: PredictConfig | None = None) -
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Chosen:
-    """A scorer, and how it did on the last horizon that training did not see."""
+    """A scorer and its result on the last horizon, which training did not see."""
 
     learned: Learned | None = None
     auc: float = float("nan")
@@ -151,7 +151,7 @@ class _Chosen:
 
 
 def _judge(learned: Learned, held_score: Floats, truth: NDArray[np.bool_], expected: float) -> _Chosen:
-    """How a score did on a horizon that it did not see, with the level that was expected then."""
+    """The result of a score on a horizon that it did not see, with the level expected for it."""
     auc = area_under_curve(held_score, truth)
     error = 0.5 / np.sqrt(max(int(truth.sum()), 1))
     share = held_score if learned.is_probability else rank_share(held_score) ** 3 * 0.05
@@ -167,13 +167,13 @@ def _judge(learned: Learned, held_score: Floats, truth: NDArray[np.bool_], expec
 
 
 def _choose(known: History, at_ns: int, panel: Panel, config: PredictConfig, notes: list[str]) -> _Chosen:
-    """The model or a plain rule, whichever did better on the last horizon that training did not see."""
+    """The model or a plain rule, whichever was better on the last horizon, which training did not see."""
     moments = _training_moments(known, at_ns, config)
     panels, labels = [], []
     for number, moment in enumerate(moments):
         past = describe_parts(known, moment, config.horizon_days)
         label = label_parts(known, past, config.horizon_days)
-        if number:  # the latest one is what a scorer is judged by, so it stays whole
+        if number:  # scorers are judged by the latest moment, so it stays complete
             past, label = thin_out(past, label, config.most_quiet)
         panels.append(past)
         labels.append(label)
@@ -212,14 +212,14 @@ def _choose(known: History, at_ns: int, panel: Panel, config: PredictConfig, not
 
 
 def _knows_surroundings(panel: Panel) -> bool:
-    """Whether more than a part's own events is known: places or counters, which trees can put together."""
+    """Whether there is more than a part's own events: places or counters, which trees can combine."""
     wanted = ("place_", "rate_within", "rate_level", "counter_")
     return any(np.ptp(panel.column(name)) > 0 for name in panel.names if name.startswith(wanted))
 
 
 def _hold_out(labels: Sequence[NDArray[np.bool_]], config: PredictConfig) -> int:
-    """How many of the latest moments scorers are judged by: as many as it takes to see enough events."""
-    share = min(1.0, config.step_days / config.horizon_days)  # of a moment's events that the one before has not
+    """How many of the latest moments scorers are judged by: as many as are needed for enough events."""
+    share = min(1.0, config.step_days / config.horizon_days)  # of events not counted before
     seen, held = float(labels[0].sum()), 1
     while seen < config.judge_events and held < len(labels) // 2:
         seen += share * float(labels[held].sum())
@@ -237,7 +237,7 @@ def _pool(score: Callable[[Panel], Floats], panels: Sequence[Panel], labels: Seq
 def _weigh_rules(
     panels: Sequence[Panel], labels: Sequence[NDArray[np.bool_]], chosen: Sequence[int]
 ) -> dict[str, float]:
-    """How far each lasting rule was better than chance; all alike where none was."""
+    """By how much each lasting rule was better than chance; equal weights if none was."""
     past, came = [panels[i] for i in chosen], [labels[i] for i in chosen]
     gains = {name: max(0.0, _pool(RULES[name], past, came) - 0.5) for name in _LASTING_RULES}
     total = sum(gains.values())
@@ -245,13 +245,13 @@ def _weigh_rules(
 
 
 def _lean_on_rules(trees: Learned, weight: float, shares: Mapping[str, float]) -> Learned:
-    """Order parts by the trees and by rules that hold in most fleets; the fewer the events, the more by the rules."""
+    """Rank parts by the trees and by rules that hold in most fleets; rules weigh more if there are few events."""
 
     def score(panel: Panel) -> Floats:
         own = trees.score(panel)
         rules = np.sum([share * rank_share(RULES[name](panel)) for name, share in shares.items()], axis=0)
         mixed = weight * rank_share(own) + (1.0 - weight) * rules
-        # Parts that are alike get the same risk, whatever the order in which they are listed.
+        # Parts with equal features get the same risk, independent of their order.
         place = rank_share(mixed) * (len(own) + 1) - 1.0
         ordered: Floats = np.interp(place, np.arange(len(own)), np.sort(own))
         return ordered
@@ -261,7 +261,7 @@ def _lean_on_rules(trees: Learned, weight: float, shares: Mapping[str, float]) -
 
 
 def _training_moments(known: History, at_ns: int, config: PredictConfig) -> list[int]:
-    """Moments whose whole horizon lies in the past, latest first."""
+    """Moments whose whole horizon is in the past, latest first."""
     if len(known.event_ns) == 0:
         return []
     step, horizon = round(config.step_days * DAY_NS), round(config.horizon_days * DAY_NS)
@@ -275,21 +275,21 @@ def _weigh(moments: Sequence[int], chosen: Sequence[int], config: PredictConfig)
 
 
 def _expect_events(known: History, at_ns: int, config: PredictConfig) -> float:
-    """How many parts will have an event: as in the last horizon, times how that grew where it did, within bounds."""
+    """How many parts will have an event: as many as in the last horizon, times its recent growth, within bounds."""
     horizon = round(config.horizon_days * DAY_NS)
 
     def count(start: int, end: int) -> int:
         return len(np.unique(known.event_part[(known.event_ns > start) & (known.event_ns <= end)]))
 
     last, earlier = count(at_ns - horizon, at_ns), count(at_ns - 2 * horizon, at_ns - horizon)
-    growth = (last + 5.0) / (earlier + 5.0)  # five of each, so that a handful of events makes no trend
+    growth = (last + 5.0) / (earlier + 5.0)  # five are added to each, so that a handful of events is no trend
     if abs(np.log(growth)) < 2.5 * np.sqrt(1.0 / (last + 5.0) + 1.0 / (earlier + 5.0)):
-        return (last + earlier) / 2.0  # no more than chance: both horizons tell of one level
+        return (last + earlier) / 2.0  # no significant change: the level is the mean of both horizons
     return last * float(np.clip(growth, 1.0 / config.most_growth, config.most_growth))
 
 
 def _find_gap(known: History, at_ns: int, config: PredictConfig) -> list[str]:
-    """Say so where nothing was recorded for far longer than usual: the level then rests on what is missing."""
+    """A note if nothing was recorded for far longer than usual, because the level then depends on missing data."""
     recent = known.event_ns[known.event_ns > at_ns - round(2 * config.horizon_days * DAY_NS)]
     if len(recent) < config.least_events:
         return []
@@ -305,14 +305,14 @@ def _find_gap(known: History, at_ns: int, config: PredictConfig) -> list[str]:
 
 
 def _find_range(known: History, at_ns: int, expected: float, config: PredictConfig) -> tuple[float, float]:
-    """Between what numbers the events should lie, eight times in ten, by how far such expectations were off before."""
+    """The range that should hold the number of events in 8 of 10 cases, from past errors of such expectations."""
     horizon = round(config.horizon_days * DAY_NS)
     errors = []
     for moment in _training_moments(known, at_ns, config)[:12]:
         came = len(np.unique(known.event_part[(known.event_ns > moment) & (known.event_ns <= moment + horizon)]))
         told = _expect_events(known.before(moment), moment, config)
         errors.append(np.log((came + 1.0) / (told + 1.0)))
-    # One error by a factor of two is counted in, and the chance of counts, since a few errors say little.
+    # One error by a factor of two and the chance of counts are included, because there are few past errors.
     spread = float(np.sqrt((np.sum(np.square(errors)) + 0.48) / (len(errors) + 1) + 1.0 / max(expected, 1.0)))
     return expected * float(np.exp(-1.28 * spread)), expected * float(np.exp(1.28 * spread))
 
@@ -334,7 +334,7 @@ def _logistic(values: Floats) -> Floats:
 
 
 def _explain(panel: Panel, risk: Floats) -> list[tuple[str, ...]]:
-    """For every part, what sets it apart from the fleet, most telling first; only features that go with the risk."""
+    """For every part, how it differs from the fleet, strongest first; only features that correlate with the risk."""
     telling: list[tuple[float, str, NDArray[np.bool_], Floats]] = []
     for name in panel.names:
         values = panel.column(name)

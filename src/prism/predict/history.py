@@ -1,4 +1,4 @@
-"""The past of a fleet: which part was where from when to when, and what happened to it."""
+"""The history of a fleet: where each part was and when, and what happened to it."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ Ints = NDArray[np.int64]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class History:
-    """Stays of parts in places, and events of parts; all as dense numbers.
+    """Stays of parts in places, and events of parts; all as consecutive numbers.
 
     A stay is one part in one place; `removed_ns` is the largest integer while it lasts. Places are the numbers in their
     names, outermost first: `c21-5c0s7n2` is (21, 5, 0, 7, 2).
@@ -52,10 +52,10 @@ class History:
     places: Ints  # one row per place
     place_names: tuple[str, ...]
     notes: tuple[str, ...]
-    counters: tuple[Counter, ...] = ()  # asked about past windows only
+    counters: tuple[Counter, ...] = ()  # used for past windows only
 
     def before(self, at_ns: int) -> History:
-        """What was known at a moment: later events and stays are left out, stays that ended later still last."""
+        """The history known at a moment: without later events and stays; stays that ended later are still open."""
         stays, events = self.installed_ns <= at_ns, self.event_ns <= at_ns
         removed = self.removed_ns[stays]
         return History(
@@ -162,7 +162,7 @@ def parse_time(text: str) -> int:
         moment = datetime.fromisoformat(text)
     except ValueError:
         raise BadConfigError(f"'{text}' is no moment; write 2016-10-01, 2016-10-01T12:00 or 120days") from None
-    # Times without a zone are taken as they are written, as those of the tables are.
+    # Times without a zone are used as written, like those in the tables.
     return round((moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp()) * 1_000_000_000
 
 

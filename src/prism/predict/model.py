@@ -1,4 +1,4 @@
-"""Learn from the past what came before an event: gradient-boosted trees, and the plain rules beside them."""
+"""Models of risk, fitted to the past: gradient-boosted trees, and the plain rules to compare them with."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from prism.predict.features import Floats, Panel
 
 MOST_QUIET_ROWS = 60_000  # rows without an event that trees are fitted to; AUC on Titan is the same with 360,000
 
-# What people go by: how often, how lately, where, and how old. Each is a score that rises with the risk.
+# The usual rules of thumb: how often, how recently, where, and how old. Each is a score that rises with the risk.
 RULES: dict[str, Callable[[Panel], Floats]] = {
     "earlier events": lambda p: p.column("own_events"),
     "latest event": lambda p: -p.column("days_since_event"),
@@ -42,7 +42,7 @@ class Learned:
 def fit_trees(
     panels: Sequence[Panel], labels: Sequence[NDArray[np.bool_]], weights: Sequence[float], seed: int = 0
 ) -> Learned:
-    """Trees on all past panels, recent ones weighing more; shallow and slow, since events are few."""
+    """Trees on all past panels, with more weight on recent ones; shallow and slow, because events are few."""
     try:
         from sklearn.ensemble import HistGradientBoostingClassifier
         from threadpoolctl import threadpool_limits  # a requirement of scikit-learn
@@ -76,7 +76,7 @@ def fit_trees(
 def _thin_out(
     rows: Floats, target: NDArray[np.bool_], weight: Floats, seed: int
 ) -> tuple[Floats, NDArray[np.bool_], Floats]:
-    """Keep every row with an event and a sample of the others, which stand for those left out."""
+    """Keep every row with an event and a sample of the others, which represents those left out."""
     quiet = np.flatnonzero(~target)
     if len(quiet) <= MOST_QUIET_ROWS:
         return rows, target, weight
@@ -88,7 +88,7 @@ def _thin_out(
 
 
 def area_under_curve(score: Floats, label: NDArray[np.bool_]) -> float:
-    """How often a part with an event scores above one without; 0.5 is chance, nan without both kinds."""
+    """How often a part with an event scores above one without; 0.5 is chance, nan if one kind is missing."""
     positive = int(label.sum())
     if positive == 0 or positive == len(label):
         return float("nan")

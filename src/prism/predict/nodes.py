@@ -1,4 +1,4 @@
-"""Risks of parts, put together by the node that holds them."""
+"""Risks of parts, combined for the node that holds them."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class NodeRisk:
     reasons: tuple[str, ...]
 
     def per_day(self, horizon_days: float) -> float:
-        """Its hazard, taken as even over the horizon."""
+        """Its hazard, assumed constant over the horizon."""
         return -math.log1p(-min(self.risk, 0.999_999)) / horizon_days
 
     def to_json(self) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""Readings of counters out of a Prometheus server, as a table of serial, series, at, counter and value."""
+"""Readings of counters from a Prometheus server, as a table of serial, series, at, counter and value."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ FATAL = (
     "DCGM_FI_DEV_ROW_REMAP_FAILURE",
     "DCGM_FI_DEV_UNCORRECTABLE_REMAPPED_ROWS",
 )
-# A GPU by its own name, else the host that it sits in; the first that is a part of the history is taken.
+# A GPU by its own name, or else its host; the first that is a part of the history is used.
 _LABELS = ("UUID", "gpu_uuid", "serial", "Hostname", "hostname", "node", "host", "nodename", "instance")
 _MOST_BYTES = 1 << 28
 _MOST_POINTS = 10_000  # of one series in one answer; Prometheus refuses more than 11,000
@@ -42,7 +42,7 @@ _MOST_POINTS = 10_000  # of one series in one answer; Prometheus refuses more th
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PrometheusConfig:
-    """What is asked for, and how finely."""
+    """The query and its resolution."""
 
     counters: tuple[str, ...] = DCGM
     step_s: float = 6 * 3_600.0  # features look at weeks and months
@@ -116,7 +116,7 @@ def _name_part(labels: dict[str, str], known: Collection[str]) -> str | None:
 
 
 def keep_changes(readings: Sequence[pl.DataFrame]) -> pl.DataFrame:
-    """Readings of several rounds as one table in order, without those that repeat the value before."""
+    """Readings of several rounds as one ordered table, without repeated values."""
     key = ["counter", "series"]
     table = pl.concat(readings).unique([*key, "at"], keep="last").sort(*key, "at")
     changed = pl.col("value") != pl.col("value").shift(1).over(key)

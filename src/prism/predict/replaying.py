@@ -1,4 +1,4 @@
-"""What following the risks would have been worth: a history replayed through policies."""
+"""The benefit of acting on the risks: a history replayed under several policies."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ _DAY_S = 86_400.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TraceConfig:
-    """Which part of a history is replayed, and the job that runs through it."""
+    """The part of a history that is replayed, and the job that runs in it."""
 
     start_ns: int
     end_ns: int
     job_nodes: int
-    most_nodes: int = 2_048  # of the fleet that are drawn, so that a supercomputer fits
+    most_nodes: int = 2_048  # drawn from the fleet, to limit the size of a supercomputer
     refresh_days: float = 90.0  # between forecasts
     gpus_per_node: int = 8
     save_s: float = 60.0
@@ -37,7 +37,7 @@ class TraceConfig:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Replayed:
-    """Losses under every policy, all from the same faults and the same draw of nodes."""
+    """Losses under every policy, with the same faults and the same nodes."""
 
     losses: tuple[Losses, ...]
     best_fixed: str  # chosen with hindsight
@@ -102,7 +102,7 @@ def replay_history(history: History, config: TraceConfig, forecasts: Sequence[Fo
 
 
 def break_even_precision(world: ReplayConfig, interval_s: float, drain_h: float) -> float:
-    """How often a swap must be right: it costs a restart and the node's time out, and saves a failure when it is."""
+    """How often a swap must be right: it costs a restart and the node's absence, and saves a failure if it is right."""
     gpus = world.num_hosts * world.gpus_per_host
     cost = world.restart_s * gpus + drain_h * 3_600.0 * world.gpus_per_host
     gain = (world.restart_s + interval_s / 2.0) * gpus
@@ -114,7 +114,7 @@ def _node_of(place: str, part: str) -> str:
 
 
 def _draw_fleet(history: History, config: TraceConfig) -> list[str]:
-    """Nodes in place at the start, in an order that knows nothing of their risk."""
+    """Nodes in place at the start, in an order independent of their risk."""
     known = history.before(config.start_ns)
     here = known.removed_ns == np.iinfo(np.int64).max
     pairs = zip(known.stay_place[here].tolist(), known.stay_part[here].tolist(), strict=True)
@@ -135,7 +135,7 @@ def _find_faults(history: History, config: TraceConfig, fleet: set[str]) -> list
 
 
 def _believe(forecast: Forecast, history: History, config: TraceConfig, fleet: set[str]) -> Forecasted:
-    """Risks of the fleet as failures per day; beside them the plain mean of the last year."""
+    """Risks of the fleet as failures per day, and the plain mean of the last year."""
     nodes = [node for node in gather_nodes(forecast) if node.id in fleet]
     last = (history.event_ns <= forecast.at_ns) & (history.event_ns > forecast.at_ns - 365 * DAY_NS)
     begun = max(int(history.event_ns[0]) if len(history.event_ns) else 0, forecast.at_ns - 365 * DAY_NS)

@@ -1,4 +1,4 @@
-"""One round of watching: score, write what others read, and say what is new."""
+"""One round of watching: forecast, write the files for other programs, and report what is new."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ _KEPT_DAYS = 400
 
 @dataclass(slots=True)
 class RiskRound:
-    """Writes `risk.json`, `metrics.prom` and `alerts.jsonl` in a folder; goes on where an earlier process stopped."""
+    """Writes `risk.json`, `metrics.prom` and `alerts.jsonl` in a folder; continues where an earlier process stopped."""
 
     folder: Path
     config: WatchConfig
     predicting: PredictConfig
     _watch: RiskWatch = field(init=False)
     _told: list[tuple[int, float, float]] = field(init=False)  # moment and range of earlier forecasts
-    _asked_ns: int = field(init=False, default=0)  # up to when Prometheus was asked
+    _asked_ns: int = field(init=False, default=0)  # the end of the last query to Prometheus
 
     def __post_init__(self) -> None:
         self.folder.mkdir(parents=True, exist_ok=True)
@@ -52,9 +52,9 @@ class RiskRound:
                 ) from None
 
     def with_prometheus(self, history: History, url: str, at_ns: int) -> History:
-        """The history with all counters that were ever read here, and what the server has since.
+        """The history with all stored counters, and newer ones from the server.
 
-        Prometheus forgets after 15 days unless told otherwise, and training asks about months, so readings are kept.
+        Prometheus deletes data after 15 days by default and training needs months, so readings are stored.
         """
         path = self.folder / _COUNTERS
         kept = _read_kept(path)
@@ -74,7 +74,7 @@ class RiskRound:
         newest = int(history.event_ns[history.event_ns <= at_ns].max(initial=0))
         quiet_h = (at_ns - newest) / 3.6e12 if newest else 0.0
         expected_h = self.predicting.horizon_days * 24.0 / max(forecast.expected_events, 0.1)
-        # Silence that is five times as long as usual is more likely a collector that stopped than a healthy fleet.
+        # After a silence five times as long as usual, a stopped collector is more likely than a healthy fleet.
         stale_h = quiet_h if quiet_h > max(_STALE_H, 5.0 * expected_h) else 0.0
         came, told = self._judge(history, at_ns)
         alerts = self._watch.handle(forecast, came, told, stale_h=stale_h, rising=_find_rising(history, forecast))
@@ -83,7 +83,7 @@ class RiskRound:
         return alerts
 
     def _judge(self, history: History, at_ns: int) -> tuple[int, tuple[float, float] | None]:
-        """What came in the last horizon, and what the newest forecast that is a whole horizon old had said."""
+        """The number of events in the last horizon, and the forecast for it."""
         horizon = round(self.predicting.horizon_days * DAY_NS)
         due = [entry for entry in self._told if entry[0] <= at_ns - horizon]
         self._told = [entry for entry in self._told if entry[0] > at_ns - 2 * horizon]
@@ -137,7 +137,7 @@ def _read_kept(path: Path) -> pl.DataFrame:
 
 
 def _replace(path: Path, text: str) -> None:
-    """Readers see the old file or the new one, never half of one."""
+    """Replace a file; readers see the old one or the new one, never a part."""
     part = path.with_name(f".{path.name}.part")
     part.write_text(text)
     part.replace(path)

@@ -1,4 +1,4 @@
-"""Risks hour after hour: who to alert about, once each, and whether the risks themselves can still be trusted."""
+"""Risks over time: which nodes need an alert, once each, and whether the risks are still calibrated."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from prism.predict.nodes import NodeRisk, gather_nodes
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WatchConfig:
-    """When a node is worth an alert."""
+    """When a node needs an alert."""
 
     limit: float = 0.2  # probability of an event within the horizon
     rearm: float = 0.5  # share of the limit below which a node may be alerted about again
@@ -20,7 +20,7 @@ class WatchConfig:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Alert:
-    """Something that a person should know now."""
+    """A message to the person on call."""
 
     kind: str  # risk, counter, drift, stale
     node: str
@@ -33,7 +33,7 @@ class Alert:
 
 @dataclass(slots=True, kw_only=True)
 class RiskWatch:
-    """Takes forecasts as they are made and says what is new. Opens no file."""
+    """Takes each new forecast and returns the alerts. Opens no file."""
 
     config: WatchConfig = field(default_factory=WatchConfig)
     alerted: set[str] = field(default_factory=set)
@@ -50,7 +50,7 @@ class RiskWatch:
         stale_h: float = 0.0,
         rising: Mapping[str, str] | None = None,
     ) -> list[Alert]:
-        """Alerts of this hour; calibration is judged by how many events `came` against the range `told` before.
+        """Alerts of this hour; calibration is judged by the number of events that `came` and the range `told` before.
 
         `rising` names counters that mean damage, by node and counter, whatever the history says of the node.
         """
