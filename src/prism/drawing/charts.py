@@ -1,8 +1,8 @@
 """Small SVG charts without dependencies: lines on log axes, bars, heat maps, Pareto charts.
 
-Every series differs by dash or hatch as well as by shade, so charts read in black and white; text is large enough
-for half a page's width. Each chart carries a title and a description for screen readers. A page may set the CSS
-variables --paper, --ink, --grid, --band and --ink-0 to --ink-9 to draw them in its own colours, as a dark page must.
+Series differ in dash or hatch as well as in shade, so charts are readable in black and white; text is large enough
+for half a page's width. Each chart has a title and a description for screen readers. A page may set the CSS
+variables --paper, --ink, --grid, --band and --ink-0 to --ink-9 to use its own colours, such as those of a dark page.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class Series:
 
 @dataclass(frozen=True, slots=True)
 class Band:
-    """A stretch of the x axis that is shaded, and why."""
+    """A shaded part of the x axis, and the reason."""
 
     start: float
     end: float
@@ -51,7 +51,7 @@ class Bars:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Axis:
-    """A range of data on a stretch of pixels."""
+    """Maps a range of data to a range of pixels."""
 
     low: float
     high: float
@@ -60,7 +60,7 @@ class Axis:
     log: bool = False
 
     def at(self, value: float) -> float:
-        """The pixel of a value; what lies outside the range lies on its edge."""
+        """The pixel of a value; values outside the range are put on its edge."""
         low, high, v = self.low, self.high, min(max(value, self.low), self.high)
         if self.log:
             low, high, v = math.log10(low), math.log10(high), math.log10(v)
@@ -106,7 +106,7 @@ def draw_bars(
     stacked: bool = False,
     high: float | None = None,
 ) -> str:
-    """Horizontal bars, side by side or stacked, each labelled with its number."""
+    """Horizontal bars, grouped or stacked, each labelled with its number."""
     legend, top = _legend([(g.name, _box_key(i)) for i, g in enumerate(groups)]) if len(groups) > 1 else ([], 34.0)
     categories = [c if len(c) <= _LONGEST else c[: _LONGEST - 1] + "…" for c in categories]
     left = 18 + 7.4 * max((len(c) for c in categories), default=1)
@@ -132,7 +132,7 @@ def draw_bars(
 def draw_heat_map(
     title: str, rows: Sequence[str], columns: Sequence[str], values: Sequence[Sequence[float]], *, unit: str
 ) -> str:
-    """A grid shaded from white (none) to black (most); cells say their number on hovering."""
+    """A grid shaded from white (none) to black (most); hovering over a cell shows its number."""
     left, top, cell_h = 44.0, 46.0, 24.0
     cell_w = (WIDTH - left - _RIGHT) / max(len(columns), 1)
     peak = max((v for line in values for v in line), default=0) or 1.0
@@ -163,7 +163,7 @@ def draw_heat_map(
 
 
 def draw_pareto(title: str, categories: Sequence[str], values: Sequence[float], *, unit: str, most: int = 12) -> str:
-    """The largest bars, largest first, each with the running share of the whole beside its name."""
+    """The largest bars, largest first, each with the cumulative share after its name."""
     order = sorted(range(len(values)), key=lambda i: -values[i])
     total = sum(values) or 1.0
     running, labels = 0.0, []
@@ -175,7 +175,7 @@ def draw_pareto(title: str, categories: Sequence[str], values: Sequence[float], 
 
 
 def log_ticks(low: float, high: float) -> list[float]:
-    """Powers of ten within a range, or the range's ends where there is none."""
+    """Powers of ten within a range, or the ends of the range if there is none."""
     powers = [10.0**p for p in range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)]
     return [p for p in powers if low <= p <= high] or [low, high]
 
@@ -302,7 +302,7 @@ def _shade(share: float) -> str:
 
 
 def _round_up(value: float) -> float:
-    """The next number that an axis may end on."""
+    """The next number at which an axis may end."""
     if value <= 0:
         return 1.0
     power = 10 ** math.floor(math.log10(value))

@@ -1,4 +1,4 @@
-"""Where a job would start and end: every cluster with its reason, best first."""
+"""When a job would start and end on every cluster, with the reason, best first."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from prism.place.sites import Site
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Choice:
-    """One cluster for a job, as far as can be known."""
+    """One cluster for a job, with the estimates for it."""
 
     cluster: str
     start_s: float  # from now
-    finish_s: float  # from now; runs are expected to end within it nine times in ten
+    finish_s: float  # from now; nine of ten such runs are expected to end within it
     cost: float  # GPU hours, or money where the cluster has a price
     fits: bool
     meets_deadline: bool
@@ -36,7 +36,7 @@ class Choice:
 
 
 def consider(scheduler: Scheduler, job: Job, now_s: float, seconds: float | None = None) -> list[Choice]:
-    """All clusters for a job, best first: those that meet its deadline, by finish; among equals its own cluster."""
+    """All clusters for a job, best first: those that meet its deadline, by finish; its own cluster wins a tie."""
     expected = scheduler.times.expect(job).seconds if seconds is None else seconds
     found = [_look(scheduler, site, job, now_s, expected) for site in scheduler.sites.values()]
     return sorted(found, key=lambda c: (not c.fits, not c.meets_deadline, c.finish_s, c.cluster != job.home, c.cost))

@@ -1,4 +1,4 @@
-"""What happens to clusters, and what the scheduler decides."""
+"""Events of clusters and jobs, and the decisions of the scheduler."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ class Finished:
 
 @dataclass(frozen=True, slots=True)
 class Tick:
-    """Time went by; jobs that wait may ask more clusters."""
+    """Time has passed; waiting jobs may ask more clusters."""
 
     now_s: float
 
 
 @dataclass(frozen=True, slots=True)
 class ClusterLost:
-    """A cluster no longer answers: nothing is started there, and its users' jobs may go elsewhere."""
+    """A cluster no longer answers: nothing is started there, and its users' jobs may run elsewhere."""
 
     cluster: str
     now_s: float
@@ -40,7 +40,7 @@ class ClusterLost:
 
 @dataclass(frozen=True, slots=True)
 class ClusterBack:
-    """A cluster answers again; what ran there is taken to run still."""
+    """A cluster answers again; jobs that ran there are assumed to be running still."""
 
     cluster: str
     now_s: float
@@ -56,7 +56,7 @@ class Start:
     job: Job
     cluster: str
     reason: str
-    second: str = ""  # the next best cluster, where another has room
+    second: str = ""  # the next best cluster with room
 
 
 @dataclass(frozen=True, slots=True)

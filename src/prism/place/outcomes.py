@@ -1,4 +1,4 @@
-"""What a policy gave: waits for everybody, by cluster, size, user and type, and who lost by sharing."""
+"""Results of a policy: waits by cluster, size, user and type, and which users are worse off with sharing."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from prism.place.clusters import Job
 
-_SHORT_S = 10.0  # a shorter run counts as this long in a slowdown, as the literature of job schedulers does
+_SHORT_S = 10.0  # a shorter run counts as this long in a slowdown, as usual in the literature on job schedulers
 _MOST_USERS = 50  # users listed in a document, those with most jobs
 
 
@@ -25,8 +25,8 @@ class Outcome:
     cluster: tuple[str, ...]
     left_out: int  # jobs that fit nowhere under this policy
     num_moves: int = 0  # of running jobs
-    idle_gpu_h: float = 0.0  # free while jobs waited
-    fragmented_gpu_h: float = 0.0  # of these, enough for a waiting job in all, but not in one cluster
+    idle_gpu_h: float = 0.0  # idle while jobs waited
+    fragmented_gpu_h: float = 0.0  # of these, enough for a waiting job in total, but not in any one cluster
 
     def to_json(self) -> dict[str, Any]:
         """Statistics over all jobs, by the cluster whose users submitted them, by size, user and type."""
@@ -57,10 +57,10 @@ class Outcome:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Unfairness:
-    """How a cluster's own users fare against having their cluster to themselves."""
+    """Waits of a cluster's own users, compared with using their cluster alone."""
 
     worst_cluster: str
-    slowdown_ratio: float  # mean slowdown shared over alone, of the cluster where it is highest
+    slowdown_ratio: float  # mean slowdown with sharing over without, for the worst cluster
     p99_worse: tuple[str, ...]  # clusters whose users' p99 wait is longer than alone
 
     def to_json(self) -> dict[str, Any]:
@@ -73,7 +73,7 @@ class Unfairness:
 
 
 def compare(shared: Outcome, alone: Outcome) -> Unfairness:
-    """Who loses by sharing, cluster by cluster, over the jobs that run under both."""
+    """By cluster, whether sharing makes its users worse off, over the jobs that run under both policies."""
     ratios, worse = {}, []
     both = {job.id for job in alone.jobs} & {job.id for job in shared.jobs}
     for name in sorted({job.home for job in alone.jobs}):

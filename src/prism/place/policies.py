@@ -1,4 +1,4 @@
-"""Policies: where a job may run, and who goes first."""
+"""Policies: where a job may run, and which job starts first."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ class Policy:
     name: str
     reach: Literal["home", "pool", "chosen", "any", "rounds", "lend"]
     backfill: bool = True  # later jobs may pass one that does not fit, if they end before it could start
-    short_first_s: float = 0.0  # by how much at most a job is put back for the time that it is expected to run
-    patience_s: float = 0.0  # how long the first job may be passed by any job that fits before GPUs are kept for it
-    fair: bool = False  # who has used least, for the weight of its cluster, goes first
-    moves: bool = False  # running guests that may be moved make room for owners, where that pays
+    short_first_s: float = 0.0  # largest delay of a job for its expected run time, so that short jobs start first
+    patience_s: float = 0.0  # how long other jobs may start before the first one; then GPUs are reserved for it
+    fair: bool = False  # the user with the least use, relative to the weight of its cluster, is first
+    moves: bool = False  # preemptible guests are moved for owners if that saves GPU time
     round_s: float = 300.0  # how long a job waits before more clusters are asked
     round_size: int = 3  # clusters asked per round
-    half_life_s: float = 7 * 86_400.0  # after which past use counts half; Slurm's default for fair share
+    half_life_s: float = 7 * 86_400.0  # after which past use has half the weight; Slurm's default for fair share
 
     @property
     def shares(self) -> bool:

@@ -1,4 +1,4 @@
-"""Jobs that wait, in order, with the first of every kind at hand."""
+"""Waiting jobs in order, with direct access to the first of every kind."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ class Waiting:
     expected: Expected
     since_s: float
     site: str  # whose queue it is in
-    order: tuple[int, float, int]  # what goes first is smaller
+    order: tuple[int, float, int]  # a smaller one is first
     started: bool = False
 
 
 class Queue:
-    """Jobs of one kind go in their order; only the first of each kind has to be looked at."""
+    """Jobs of one kind keep their order, so only the first of each kind must be examined."""
 
     __slots__ = ("_kinds", "_order")
 

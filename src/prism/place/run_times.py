@@ -1,4 +1,4 @@
-"""How long a job will run, from what jobs of its user, cluster and size ran before: quantiles, not means."""
+"""How long a job will run, from earlier jobs of its user, cluster and size: quantiles, not means."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _Beliefs = tuple[float | None, ...]
 
 @dataclass(frozen=True, slots=True)
 class Expected:
-    """The time within which a job should end, and what every level of likeness believed when it was asked."""
+    """The time within which a job should end, with the estimate of every level of similarity at that moment."""
 
     seconds: float
     beliefs: _Beliefs
@@ -22,22 +22,22 @@ class Expected:
 
 @dataclass(slots=True)
 class RunTimes:
-    """Learns a quantile of run times as jobs end, or as soon as they outlive what was expected of them.
+    """Learns a quantile of run times when jobs end, or when they exceed their expected run time.
 
-    A job that runs longer than expected is counted at that moment, not at its end: where only ended jobs count, long
-    jobs are missing from what is known and the quantile is too low. Each job moves the quantile in log seconds, up by
-    `share` of a step where it outlived it and else down by the rest, so the share of jobs within it stays at `share`.
+    A job that runs longer than expected is counted at that moment, not at its end: if only ended jobs counted, long
+    jobs would be missing and the quantile would be too low. Each job moves the quantile in log seconds, up by
+    `share` of a step if it exceeded it and else down by the rest, so the share of jobs within it stays at `share`.
     """
 
     share: float = 0.9
     step: float = 0.015  # in log seconds; 0.01 to 0.03 give a coverage of 88 to 89 % on Philly (benchmarks/place.py)
     least: int = 10  # jobs that a user must have ended before the user's own quantile is used
-    unknown_s: float = 86_400.0  # assumed where nothing has ended yet
+    unknown_s: float = 86_400.0  # assumed until a job has ended
     _level: dict[tuple[str, ...], float] = field(default_factory=dict)
     _count: dict[tuple[str, ...], int] = field(default_factory=dict)
 
     def expect(self, job: Job) -> Expected:
-        """The time within which such jobs end, nine times in ten."""
+        """The time within which nine of ten such jobs end."""
         beliefs = tuple(self._level.get(key) for key in _keys(job))
         for key, level in zip(_keys(job), beliefs, strict=True):
             if level is not None and self._count[key] >= self.least:
@@ -67,6 +67,6 @@ def learn_run_times(jobs: Sequence[Job], seconds: Sequence[float]) -> RunTimes:
 
 
 def _keys(job: Job) -> tuple[tuple[str, ...], ...]:
-    """From the most to the least like this job."""
+    """From the most to the least similar to this job."""
     size = str(job.gpus.bit_length())
     return (("user", job.home, job.user, size), ("size", size), ("all",))

@@ -1,4 +1,4 @@
-"""Which job starts where: events in, decisions out; no clock, no files and no cluster inside."""
+"""Which job starts where: events in, decisions out; without clock, files or access to clusters."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from prism.place.sites import Running, Site, open_site
 
 
 class Scheduler:
-    """Clusters, what waits for them and what runs on them."""
+    """Clusters with their waiting and running jobs."""
 
     def __init__(self, clusters: Sequence[Cluster], policy: Policy) -> None:
         if policy.reach == "pool":
@@ -27,7 +27,7 @@ class Scheduler:
         self.waiting_sizes: dict[int, int] = {}  # jobs that wait, by GPUs
         self.sites = {c.name: open_site(c) for c in clusters}
         self._weights = {c.name: c.weight for c in clusters}
-        # Where clusters are alike and data is everywhere, any cluster with room is as good as any other.
+        # If clusters are equal and data is everywhere, all clusters with room are equally good.
         self._alike = len({(c.speed, c.failures_per_gpu_day, c.bytes_per_s > 0) for c in clusters}) <= 1 and not any(
             c.bytes_per_s for c in clusters
         )
@@ -35,12 +35,12 @@ class Scheduler:
         self._everyone = Queue()
         self._running: dict[str, Running] = {}
         self._expected: dict[str, Expected] = {}
-        self._due: list[tuple[float, str]] = []  # when each running job should have ended
+        self._due: list[tuple[float, str]] = []  # the expected end of each running job
         self._usage: dict[str, float] = {}  # GPU seconds by home, grown by the half-life so that all decay alike
         self._number = 0
 
     def handle(self, event: Event) -> list[Decision]:
-        """What to do now that this happened."""
+        """The decisions that follow from an event."""
         self._count_overdue(event.now_s)
         match event:
             case Submitted():
@@ -58,7 +58,7 @@ class Scheduler:
         return any(site.can_hold(job) for site in self.sites.values())
 
     def adopt(self, job: Job, cluster: str, now_s: float, *, elapsed_s: float, left_s: float | None) -> None:
-        """Take in a job that runs already; where its time left is not known, what such jobs take is expected."""
+        """Add a job that already runs; if its remaining time is unknown, it is estimated from similar jobs."""
         expected = self.times.expect(job)
         end_s = now_s + max(0.0, expected.seconds - elapsed_s if left_s is None else left_s)
         self._expected[job.id] = expected
@@ -67,13 +67,13 @@ class Scheduler:
             self._occupy(job, site, now_s, now_s - elapsed_s, end_s)
 
     def adopt_waiting(self, job: Job, cluster: str, now_s: float) -> None:
-        """Take in a job that waits in a cluster's own queue; this scheduler does not start it."""
+        """Add a job that waits in a cluster's own queue; this scheduler does not start it."""
         site, expected = self.sites[cluster], self.times.expect(job)
         site.own += 1
         site.waiting_gpu_s += expected.seconds * job.gpus
 
     def expected_start_s(self, site: Site, job: Job, now_s: float) -> float:
-        """When a job submitted now would start on a cluster, after those that wait there."""
+        """When a job submitted now would start on a cluster, after the jobs that wait there."""
         if site.has_room(job) and not site.own:
             return now_s
         start_s, _ = site.promise(job.gpus, now_s)
@@ -109,7 +109,7 @@ class Scheduler:
         self._number += 1
         owner = (job.home if self.policy.fair else job.user) if self._by_owner else ""
         if job.deadline_s is not None:
-            owner = f"{owner} {waiting.number}"  # its place follows its deadline, not its turn among others
+            owner = f"{owner} {waiting.number}"  # ordered by its deadline, not by its arrival
         length = int(expected.seconds).bit_length() if self.policy.backfill else 0
         kind: Kind = (-job.priority, job.gpus, length, job.kind, job.one_leaf, owner)
         site.queue.push(waiting, kind)
@@ -122,7 +122,7 @@ class Scheduler:
         return waiting
 
     def _with_room(self, job: Job, now_s: float) -> list[Site]:
-        """Clusters where a job could start now: where it would end first, else where most is free."""
+        """Clusters where a job could start now: the one where it would end first, or else the one with most room."""
         able = [site for site in self.sites.values() if site.free >= job.gpus and site.has_room(job)]
         if self._alike:
             return sorted(able, key=lambda site: -site.free)
@@ -143,7 +143,7 @@ class Scheduler:
     def _finish(self, job_id: str, now_s: float) -> list[Decision]:
         running = self._running.pop(job_id, None)
         if running is None:
-            return []  # told twice, or started by somebody else
+            return []  # reported twice, or started by another program
         site = self.sites[running.site]
         site.give(running)
         self.free_gpus += running.job.gpus
@@ -155,7 +155,7 @@ class Scheduler:
         return self._fill(site, now_s)
 
     def _count_overdue(self, now_s: float) -> None:
-        """Learn from jobs that outlive what was expected when they do, not when they end."""
+        """Learn from jobs that exceed their expected run time at that moment, not when they end."""
         while self._due and self._due[0][0] < now_s:
             end_s, job_id = heapq.heappop(self._due)
             running = self._running.get(job_id)
@@ -169,7 +169,7 @@ class Scheduler:
         self._usage[job.home] = self._usage.get(job.home, 0.0) + seconds * job.gpus * grown
 
     def _fill(self, site: Site, now_s: float) -> list[Decision]:
-        """Start what a cluster has room for: its own users' jobs first, then those of others."""
+        """Start the jobs that fit on a cluster: those of its own users first, then those of others."""
         decided: list[Decision] = []
         if not site.up:
             return decided
@@ -195,7 +195,7 @@ class Scheduler:
         )
 
     def _next_own(self, site: Site, now_s: float) -> Waiting | None:
-        if self.policy.reach in ("any", "rounds"):  # every queue is one: who came first goes first, wherever it is
+        if self.policy.reach in ("any", "rounds"):  # all queues count as one, in order of arrival
             return None
         first: Waiting | None = None
         promised, spare = now_s, 0
@@ -206,7 +206,7 @@ class Scheduler:
                     return waiting
                 if not self.policy.backfill:
                     return None
-                # EASY: the first job gets a promised start; another may pass it if it ends before, or fits beside it.
+                # EASY: the first job has a reserved start; others may start if they end before it or fit next to it.
                 first = waiting
                 promised, spare = site.promise(job.gpus, now_s)
                 if now_s - waiting.since_s < self.policy.patience_s:
@@ -220,7 +220,7 @@ class Scheduler:
         if policy.reach == "lend" and site.own:
             first = next(self._heads(site.queue), None)
             if first is not None and now_s - first.since_s >= policy.patience_s:
-                return None  # no guest while its own users have waited for long
+                return None  # no guests while its own users have waited too long
         for waiting in self._heads(self._everyone):
             if not site.has_room(waiting.job):
                 continue
@@ -234,7 +234,7 @@ class Scheduler:
         return None
 
     def _pays(self, waiting: Waiting, site: Site, now_s: float) -> bool:
-        """Whether a job ends earlier here than in the queue where it waits, with its data on the way."""
+        """Whether a job would end earlier here than in its present queue, including the copying of its data."""
         home, job = self.sites[waiting.site], waiting.job
         if home is site:
             return True
@@ -242,7 +242,7 @@ class Scheduler:
         return self._end_s(site, job, now_s) <= self._end_s(home, job, start_s)
 
     def _asked(self, waiting: Waiting, site: Site, now_s: float) -> bool:
-        """Whether a job's rounds have come to a cluster yet; its own is asked first."""
+        """Whether a job's rounds include a cluster already; its own cluster is the first."""
         order = [waiting.site, *(name for name in self.sites if name != waiting.site)]
         asked = self.policy.round_size * (1 + int((now_s - waiting.since_s) // self.policy.round_s))
         return site.cluster.name in order[:asked]
@@ -277,7 +277,7 @@ class Scheduler:
             site.guests[job.id] = running
 
     def _make_room(self, site: Site, now_s: float) -> list[Decision]:
-        """Move guests to other clusters for an owner who waits, where that saves more GPU time than the moves lose."""
+        """Move guests to other clusters for a waiting owner, if that saves more GPU time than the moves cost."""
         owner = next(self._heads(site.queue), None)
         if owner is None:
             return []
@@ -307,13 +307,13 @@ class Scheduler:
         left_s = max(guest.end[0] - now_s, 0.0) * site.cluster.speed / other.cluster.speed
         end_s = now_s + guest.job.restart_s + transfer_s(guest.job, other.cluster) + left_s
         self._occupy(guest.job, other, now_s, guest.started_s, end_s)
-        self._running[guest.job.id].learned = True  # its run time on two clusters says nothing of either
+        self._running[guest.job.id].learned = True  # a run time on two clusters is no sample for either
         why = f"users of '{site.cluster.name}' wait for {guest.job.gpus} GPUs; '{other.cluster.name}' has room"
         return Move(guest.job, site.cluster.name, other.cluster.name, why)
 
 
 def explain_misfit(job: Job, clusters: Sequence[Cluster]) -> str:
-    """Why a job can run nowhere, and what would make it fit."""
+    """Why a job cannot run on any cluster, and what would make it fit."""
     what = f"job {job.id} wants {job.gpus} GPUs of '{job.home}'"
     if job.kind and not any(c.kind == job.kind for c in clusters):
         kinds = ", ".join(sorted({c.kind for c in clusters if c.kind})) or "no kind is named"

@@ -1,4 +1,4 @@
-"""A cluster that is only reckoned: drives the scheduler with run times that it cannot see."""
+"""Simulated clusters: drives the scheduler with run times that the scheduler cannot see."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from prism.place.scheduler import Scheduler
 
 @dataclass(slots=True)
 class _Use:
-    """GPU seconds that nobody used while jobs waited."""
+    """GPU seconds that were idle while jobs waited."""
 
     at_s: float = 0.0
     idle: float = 0.0
-    fragmented: float = 0.0  # of these, free in all but in no cluster enough for the smallest job that waits
+    fragmented: float = 0.0  # of these, enough in total for the smallest waiting job, but not in any one cluster
 
     def advance(self, scheduler: Scheduler, now_s: float) -> None:
         seconds, self.at_s = now_s - self.at_s, now_s
@@ -39,7 +39,7 @@ class _Run:
         self.work_s = {job.id: s for job, s in zip(jobs, seconds, strict=True)}
         self.started: dict[str, tuple[float, str]] = {}
         self.ends: list[tuple[float, str]] = []
-        self.end_s: dict[str, float] = {}  # the end that counts; a moved job has another than it had
+        self.end_s: dict[str, float] = {}  # the valid end; moving a job changes it
         self.num_moves = 0
         self.use = _Use()
 
@@ -93,7 +93,7 @@ def simulate(jobs: Sequence[Job], seconds: Sequence[float], clusters: Sequence[C
             next_tick = max(next_tick, job.submit_s)
             job = next(arrivals, None)
         else:
-            raise RuntimeError(f"{scheduler.num_waiting} jobs wait and nothing runs")  # a fault of the scheduler
+            raise RuntimeError(f"{scheduler.num_waiting} jobs wait and nothing runs")  # an error in the scheduler
     kept = tuple(j for j in jobs if j.id in run.started)
     return Outcome(
         policy=policy.name,

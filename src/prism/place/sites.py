@@ -1,4 +1,4 @@
-"""One cluster as the scheduler knows it: what is free, what runs until when, who waits."""
+"""One cluster in the scheduler: free GPUs, running jobs with their expected ends, waiting jobs."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class Running:
     started_s: float
     end: tuple[float, int]  # expected, and GPUs
     shares: Shares
-    learned: bool = False  # its run time was counted already, when it outlived what was expected
+    learned: bool = False  # its run time was already counted, when it exceeded the expected one
 
 
 @dataclass(slots=True)
@@ -33,12 +33,12 @@ class Site:
     up: bool = True
     own: int = 0  # jobs of its own users that wait
     waiting_gpu_s: float = 0.0
-    ends: list[tuple[float, int]] = field(default_factory=list)  # expected end and GPUs of what runs, in order
+    ends: list[tuple[float, int]] = field(default_factory=list)  # expected end and GPUs of running jobs, in order
     queue: Queue = field(default_factory=Queue)
-    leaves: list[int] = field(default_factory=list)  # free GPUs below each leaf, where leaves matter
+    leaves: list[int] = field(default_factory=list)  # free GPUs below each leaf switch, if leaves matter
     quotas: dict[str, int] = field(default_factory=dict)
-    used: dict[str, int] = field(default_factory=dict)  # GPUs by user and by home, where there are quotas
-    guests: dict[str, Running] = field(default_factory=dict)  # that may be moved
+    used: dict[str, int] = field(default_factory=dict)  # GPUs by user and by home, if there are quotas
+    guests: dict[str, Running] = field(default_factory=dict)  # jobs of others that may be moved
 
     def can_hold(self, job: Job) -> bool:
         """Whether a job could ever run here."""
@@ -57,7 +57,7 @@ class Site:
         return not (job.one_leaf and self.leaves) or max(self.leaves) >= job.gpus
 
     def take(self, job: Job, end: tuple[float, int]) -> Shares:
-        """Occupy GPUs until about `end`: one leaf for a job that needs it, else the leaves with the least room."""
+        """Occupy GPUs until about `end`: of one leaf if the job needs it, or else of the leaves with the least room."""
         self.free -= job.gpus
         insort(self.ends, end)
         for name in (job.user, job.home) if self.quotas else ():
@@ -65,7 +65,7 @@ class Site:
         return self._take_leaves(job) if self.leaves else ()
 
     def give(self, running: Running) -> None:
-        """The GPUs of a job are free again."""
+        """Free the GPUs of a job."""
         self.free += running.job.gpus
         del self.ends[bisect_left(self.ends, running.end)]
         self.guests.pop(running.job.id, None)
@@ -75,14 +75,14 @@ class Site:
             self.leaves[leaf] += gpus
 
     def promise(self, gpus: int, now_s: float) -> tuple[float, int]:
-        """When so many GPUs should be free at the latest, and what is free beside them then."""
+        """When this many GPUs should be free at the latest, and how many more are free then."""
         free = self.free
         for end, freed in self.ends:
             free += freed
             if free >= gpus:
-                # What runs longer than expected is believed to go on for as long again as it is late.
+                # A job that exceeds its expected run time is assumed to need as much time again as it is late.
                 return (end if end > now_s else 2.0 * now_s - end), free - gpus
-        # The rest is out of use: drained or down, for nobody knows how long.
+        # The rest is out of use (drained or down) for an unknown time.
         return (now_s if free >= gpus else now_s + _OUT_OF_USE_S), max(0, free - gpus)
 
     def _take_leaves(self, job: Job) -> Shares:
@@ -102,7 +102,7 @@ class Site:
 
 
 def open_site(cluster: Cluster) -> Site:
-    """A cluster with nothing on it."""
+    """An empty cluster."""
     leaf = cluster.leaf_gpus
     leaves = [min(leaf, cluster.gpus - first) for first in range(0, cluster.gpus, leaf)] if leaf else []
     return Site(cluster=cluster, free=cluster.gpus, leaves=leaves, quotas=dict(cluster.quotas))

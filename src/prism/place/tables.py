@@ -18,7 +18,7 @@ from prism.place.clusters import Cluster, Job
 from prism.records import files
 from prism.records.compression import name_without_endings
 
-# Beside the names that `prism characterize` knows: a job's own cluster may have several columns, of which one is right.
+# In addition to the names that `prism characterize` knows. Several columns may hold a job's own cluster; one is right.
 _HOMES = ("home", "cluster", "virtual_cluster", "vc", "partition", "queue_name")
 _COUNTS = ("priority", "preemptible")
 _JOB_NAMES: Mapping[str, tuple[str, ...]] = {
@@ -70,7 +70,7 @@ def _read_yaml(path: Path) -> list[dict[str, Any]]:
 
 
 def read_cluster(row: Mapping[str, Any], where: str) -> Cluster:
-    """One cluster from a row; `where` is told with what is wrong."""
+    """One cluster from a row; errors name `where`."""
     name, gpus = str(row["name"]), row["gpus"]
     if not isinstance(gpus, int | float) or not 1 <= gpus < float("inf"):
         raise BadRowError(f"{where}: cluster '{name}' has {gpus!r} GPUs, expected a number from 1")
@@ -109,13 +109,13 @@ def read_jobs(
 ) -> tuple[list[Job], list[float]]:
     """Jobs in order of submission with their run times in seconds, from any table that `prism characterize` reads.
 
-    `say` is told of jobs that cannot be used. With `clusters` named, a job's own cluster is read from the first column
-    that names one of them, else from the name of the file: a `queue` may be seconds, and a partition is not a cluster.
+    `say` gets a message for unusable jobs. With `clusters`, a job's own cluster is read from the first column
+    that names one of them, or else from the name of the file: a `queue` may be seconds, and a partition is no cluster.
     """
     opening = OpenOptions(names=_JOB_NAMES, choices=choices or {})
     tables = [_read_job_table(path, opening, clusters, say, prefix=len(paths) > 1) for path in paths]
     table = pl.concat(tables, how="vertical").sort("submit_s", maintain_order=True)
-    # Requeued jobs keep their id, and clusters of one table number their jobs alike: each row is a job of its own.
+    # Requeued jobs keep their id, and clusters in one table may use the same ids, so each row is a separate job.
     nth = pl.int_range(1, pl.len() + 1).over("id")
     table = table.with_columns(
         pl.when(pl.col("id").is_duplicated()).then(pl.format("{}#{}", "id", nth)).otherwise("id").alias("id")
@@ -142,7 +142,7 @@ def _read_job_table(
     counts = {name: pl.col(name).cast(pl.Int64, strict=False) for name in _COUNTS if name in found.columns}
     ids = pl.col("job") if found["job"].null_count() == 0 else pl.int_range(pl.len()).cast(pl.String)
     jobs = found.select(
-        (pl.lit(f"{own_name}:") + ids if prefix else ids).alias("id"),  # two clusters number their jobs alike
+        (pl.lit(f"{own_name}:") + ids if prefix else ids).alias("id"),  # two clusters may use the same ids
         (pl.col("submit_ns") / 1e9).alias("submit_s"),
         pl.col("gpus").ceil().cast(pl.Int64, strict=False),
         *(
@@ -172,7 +172,7 @@ def _load(path: Path) -> pl.DataFrame:
 
 
 def _as_numbers(values: pl.Series) -> pl.Series:
-    """Text of a CSV file as numbers where all of it is."""
+    """Text columns of a CSV file as numbers, if all values are."""
     if values.dtype != pl.String:
         return values
     numbers = values.str.strip_chars().cast(pl.Float64, strict=False)

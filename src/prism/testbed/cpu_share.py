@@ -1,4 +1,4 @@
-"""How much of a core a host's processes get, set through cgroups. Needs root."""
+"""Limits the share of a core for a host's processes through cgroups. Needs root."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from itertools import count
 from pathlib import Path
 
 _ROOT = Path("/sys/fs/cgroup")
-_PERIOD_US = 20_000  # short, so that a limited process is slow evenly rather than in fits
+_PERIOD_US = 20_000  # short, so that a limited process is evenly slow
 _FIRST = -15  # niceness
 _numbers = count()
 
@@ -41,10 +41,10 @@ def limit_cpu(pids: Iterable[int], share: float) -> Iterator[None]:
 
 
 def run_first(pid: int) -> None:
-    """Let a process that leads a session of its own run before other work of this machine, as on a host of its own."""
+    """Give a process that leads its own session priority over other work of this machine, as if it had its own host."""
     try:
         os.setpriority(os.PRIO_PROCESS, pid, _FIRST)
-        Path(f"/proc/{pid}/autogroup").write_text(str(_FIRST))  # Where sessions share the cores, the session counts.
+        Path(f"/proc/{pid}/autogroup").write_text(str(_FIRST))  # With autogroups, the niceness of the session counts.
     except OSError:
         return  # It has ended, or sessions are not scheduled as such here.
 

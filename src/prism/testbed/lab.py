@@ -1,4 +1,4 @@
-"""Real training jobs on namespace hosts, harmed in known ways while their packets are captured."""
+"""Real training jobs on namespace hosts, with injected faults, while their packets are captured."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ PROGRAM = Path(__file__).with_name("training_program.py")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LabConfig:
-    """How large the lab is and how hard it is harmed."""
+    """The size of the lab and the strength of its faults."""
 
-    hosts: int = 8  # 4: one job, dp 2 x pp 2; 8: beside it a sharded one
+    hosts: int = 8  # 4: one job, dp 2 x pp 2; 8: a sharded one as well
     link_kbit: int = 1_000_000  # every cable
     slow_link_kbit: int = 60_000
     slow_host_share: float = 0.12  # of one core
-    steps: int = 30  # healthy steps before each harm, and steps under it
+    steps: int = 30  # healthy steps before each fault, and steps during it
     patience_s: float = 420.0
 
 
@@ -40,7 +40,7 @@ class Tenant:
     name: str
     layout: str  # pipeline or sharded
     blocks: int  # of a stage, or of the whole sharded model
-    passes: int  # of a block's matrices: how much the hosts' own cores have to do
+    passes: int  # over a block's matrices: the work of the hosts' cores
     hosts: tuple[str, ...]
     dp: int
     pp: int
@@ -48,10 +48,10 @@ class Tenant:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Phase:
-    """A stretch of the run that is diagnosed by itself."""
+    """A part of the run that is diagnosed separately."""
 
     name: str  # healthy, slow host or slow link
-    culprit: str | None  # the host that was harmed
+    culprit: str | None  # the host with the fault
     start_ns: int
     harmed_ns: int
     end_ns: int
@@ -59,7 +59,7 @@ class Phase:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LabRun:
-    """What a run left: a capture, and what was true."""
+    """The results of a run: a capture, and the truth."""
 
     capture: Path
     addresses: dict[str, str]  # host -> address
@@ -78,7 +78,7 @@ def why_no_lab() -> str | None:
 def run_lab(
     config: LabConfig, folder: Path, exporter_port: int | None = None, tell: Callable[[str], None] = lambda _: None
 ) -> LabRun:
-    """Run the jobs, harm a host and then a cable, and capture it all; softflowd exports to `exporter_port`."""
+    """Run the jobs, slow a host and then a cable, and capture all packets; softflowd exports to `exporter_port`."""
     if problem := why_no_lab():
         raise PrismError(f"prism lab: {problem}")
     folder.mkdir(parents=True, exist_ok=True)
@@ -113,7 +113,7 @@ def _tenants(config: LabConfig) -> tuple[Tenant, ...]:
 
 def _harm(config: LabConfig, network: Namespaces, victim: Tenant, ranks: dict[str, list[subprocess.Popen[bytes]]],
           watch: _Progress, tell: Callable[[str], None]) -> tuple[Phase, ...]:  # fmt: skip
-    """Let healthy and harmed stretches follow each other."""
+    """Alternate healthy and faulty phases."""
     slow_host, slow_cable = victim.hosts[2], victim.hosts[1]
     watch.wait_for(5)  # the first steps set up connections
     tell("healthy")
@@ -136,17 +136,17 @@ def _phase(name: str, culprit: str | None, start_ns: int, harmed_ns: int, end_ns
 
 
 class _Progress:
-    """Waits for steps of a job, and for its death."""
+    """Waits for steps of a job, and notices if it dies."""
 
     def __init__(self, lines: Path, processes: list[subprocess.Popen[bytes]], patience_s: float) -> None:
         self._lines, self._processes, self._deadline = lines, processes, time.monotonic() + patience_s
 
     def wait_more(self, steps: int) -> int:
-        """Wait for so many further steps; the time then."""
+        """Wait for this many further steps; returns the time."""
         return self.wait_for(self._done() + steps)
 
     def wait_for(self, steps: int) -> int:
-        """Wait until so many steps are done; the time then."""
+        """Wait until this many steps are done; returns the time."""
         while self._done() < steps:
             if dead := [p.returncode for p in self._processes if p.poll() is not None]:
                 raise PrismError(f"prism lab: a rank ended with exit code {dead[0]}; see *.log beside the capture")
@@ -202,7 +202,7 @@ def capture_packets(interface: str, capture: Path) -> Iterator[None]:
         while not (capture.exists() and capture.stat().st_size) and time.monotonic() < deadline:
             time.sleep(0.05)
         yield
-        time.sleep(0.3)  # what the kernel still holds
+        time.sleep(0.3)  # for packets that the kernel still buffers
 
 
 @contextmanager

@@ -1,4 +1,4 @@
-"""Hosts made of network namespaces on one bridge, whose cables can be cut and shaped. Needs root."""
+"""Hosts made of network namespaces on one bridge, whose cables can be cut and slowed. Needs root."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class Namespaces:
 
     @property
     def prefix(self) -> list[str]:
-        """Words that run a command on {host}."""
+        """The command prefix that runs a command on {host}."""
         return ["ip", "netns", "exec", f"prism{self._tag}-{{host}}"]
 
     @property
@@ -53,7 +53,7 @@ class Namespaces:
         _ip(f"link set {self._cable(host)} down")
 
     def slow(self, host: str, kbit_per_s: int) -> None:
-        """Let the cable carry only so much, in both directions; called again, it changes the rate."""
+        """Limit the rate of the cable in both directions; another call changes the rate."""
         # A bucket holds 5 ms of traffic, too little to hide the rate: enough for one timer tick, and for a packet.
         burst = max(10_000, kbit_per_s * 5 // 8)
         shape = f"root tbf rate {kbit_per_s}kbit burst {burst}b latency 400ms"
@@ -75,7 +75,7 @@ class Namespaces:
         name, cable = self._name(host), self._cable(host)
         _ip(f"netns add {name}")
         _ip(f"link add {cable} type veth peer name eth0 netns {name}")
-        # Packets as a cable between machines carries them: no larger ones for the other end to cut.
+        # Packets of the size that a cable between machines carries, without segmentation offload.
         packets = "mtu 9000 gso_max_segs 1"
         _ip(f"link set {cable} {packets} master {self.bridge} up")
         for command in (f"addr add {self._net}.{number}/24 dev eth0", f"link set eth0 {packets} up", "link set lo up"):

@@ -1,7 +1,7 @@
-"""A small real training program over gloo, run as a script on every host of the lab; writes when its steps were.
+"""A small real training program over gloo, run as a script on every host of the lab; writes the times of its steps.
 
-The accelerator is stood in for by sleeping: kernels take no core of the host, as on a GPU. Matrices are multiplied
-for real beside it, so that a host short of CPU falls behind.
+Sleeping takes the place of the accelerator: kernels use no core of the host, as on a GPU. Matrices are multiplied
+as well, so that a host with less CPU time falls behind.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ KERNEL_S = 0.025  # of one block's forward; the backward takes twice as long
 
 
 class Kernel(torch.autograd.Function):
-    """Time on the accelerator, forward and backward."""
+    """A kernel on the simulated accelerator, forward and backward."""
 
     @staticmethod
     def forward(ctx: object, x: torch.Tensor) -> torch.Tensor:
@@ -81,7 +81,7 @@ def main() -> None:
             run_step()
             truth.write(json.dumps({"rank": rank, "step": step, "start_ns": start, "end_ns": time.time_ns()}) + "\n")
     dist.barrier()
-    os._exit(0)  # gloo's threads need no farewell
+    os._exit(0)  # gloo's threads need no shutdown
 
 
 def _pipeline(options: argparse.Namespace) -> Callable[[], None]:
@@ -116,7 +116,7 @@ def _sharded(options: argparse.Namespace) -> Callable[[], None]:
     batch = torch.randn(TOKENS, WIDTH)
 
     def run() -> None:
-        # One micro-batch: several would each gather and reduce alike, and nobody could tell them from steps.
+        # One micro-batch: several would each gather and reduce in the same way, and would look like steps.
         optimizer.zero_grad()
         ((module(batch) - batch) ** 2).mean().backward()
         optimizer.step()

@@ -1,1 +1,1 @@
-"""The tour: every capability once, on one small story, each by the command that a user would type."""
+"""The tour: every capability once, on one small example, each by the command that a user would type."""

@@ -1,4 +1,4 @@
-"""The end of the tour: the dashboard over all that was written, opened or photographed."""
+"""The end of the tour: the dashboard over all results, opened in a browser or saved as pictures."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _BROWSERS = ("chromium", "chromium-browser", "google-chrome", "chrome")
 
 @contextmanager
 def serving(folder: Path, port: int) -> Iterator[str]:
-    """`prism serve` over the folder; gives its address."""
+    """Run `prism serve` on the folder; yields its address."""
     command = [sys.executable, "-m", "prism", "serve", str(folder), "--port", str(port), "--no-token", "--quiet"]
     with tempfile.TemporaryFile() as log:
         process = subprocess.Popen(command, stdout=log, stderr=log)
@@ -42,7 +42,7 @@ def serving(folder: Path, port: int) -> Iterator[str]:
 
 
 def take_screenshots(address: str, folder: Path) -> list[Path]:
-    """A picture of every page, where a browser is installed."""
+    """A picture of every page, if a browser is installed."""
     browser = next((found for name in _BROWSERS if (found := shutil.which(name))), None)
     if browser is None:
         return []
@@ -50,7 +50,7 @@ def take_screenshots(address: str, folder: Path) -> list[Path]:
     pictures = []
     for name, page in PAGES.items():
         picture = folder / f"{name}.png"
-        # A browser that does not come to an end costs its picture, not the tour.
+        # If the browser hangs, its picture is missing, but the tour continues.
         with (
             tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as profile,
             suppress(subprocess.TimeoutExpired),

@@ -1,9 +1,9 @@
-"""A job that hangs, for `prism investigate`: python hanging.py FOLDER. Needs torch; nothing outlives it.
+"""A job that hangs, for `prism investigate`: python hanging.py FOLDER. Needs torch; all its processes end with it.
 
-Four gloo ranks train until rank 2 waits for a file of its input that never comes; the others wait in their next
-all-reduce. The folder then holds what a user of a real job has: rank_N.log, Flight Recorder dumps (dump_N), stacks.txt
-as `prism supervise` takes it, and flow records. The records are made from the times of the job's own transfers, since
-ranks of one machine send nothing over a network: each rank plays a host of its own, and all hosts answer a monitor.
+Four gloo ranks train until rank 2 waits for an input file that never appears; the others wait in their next
+all-reduce. The folder then contains the files of a real job: rank_N.log, Flight Recorder dumps (dump_N), stacks.txt
+as `prism supervise` collects it, and flow records. The records are made from the times of the job's transfers, because
+ranks of one machine send nothing over a network: each rank counts as a host, and all hosts answer a monitor.
 """
 
 from __future__ import annotations
@@ -23,22 +23,22 @@ os.environ["TORCH_FR_BUFFER_SIZE"] = "2000"
 os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
 
 import torch
-import torch._inductor  # Stack traces of a dump need it: imported once here, and not by every rank.
+import torch._inductor  # Stack traces of a dump need it: imported once here, not by every rank.
 import torch.distributed as dist
 
 from prism.recover.supervise.stacks import take_stacks
 
 NUM_RANKS, HELD_RANK, HELD_STEP = 4, 2, 30
 _NUMEL = (40_000, 25_000)  # gradients, in two buckets
-_QUIET_S = 3.0  # without a word in any log
+_QUIET_S = 3.0  # without a new line in any log
 _LIMIT_S = 60.0
 _MONITOR = "10.88.9.9"
-_BYTES_PER_NS = 0.05  # of the network that the flow records are made for
+_BYTES_PER_NS = 0.05  # of the network in the flow records
 _COLUMNS = ("start_ns", "end_ns", "src", "dst", "bytes")
 
 
 def main() -> None:
-    """Make the hang, collect what it shows, end it."""
+    """Cause the hang, collect its evidence, end it."""
     folder = Path(sys.argv[1]).resolve()
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
@@ -58,7 +58,7 @@ def main() -> None:
 
 
 def load_batch(rank: int, step: int, folder: Path) -> torch.Tensor:
-    """One batch; the held rank's shard of one step is not there."""
+    """One batch; one shard of the held rank is missing."""
     while rank == HELD_RANK and step == HELD_STEP and not (folder / f"shard-{step:05d}.bin").exists():
         time.sleep(0.05)
     return torch.ones(sum(_NUMEL)) * step
@@ -109,7 +109,7 @@ def _wait_for_silence(folder: Path) -> None:
     while time.monotonic() - begin < _LIMIT_S:
         logs = list(folder.glob("rank_*.log"))
         newest = max((p.stat().st_mtime for p in logs), default=time.time())
-        # A busy machine may be silent before the job hangs.
+        # On a busy machine, logs may be silent before the job hangs.
         at_hang = [p for p in logs if f"step {HELD_STEP - 1} " in p.read_text()]
         if len(at_hang) == NUM_RANKS and time.time() - newest > _QUIET_S:
             return
@@ -124,7 +124,7 @@ def _wait_until(done: Callable[[], bool]) -> None:
 
 
 def _write_flows(folder: Path, start_ns: int, end_ns: int) -> None:
-    """Flow records and topology, one host per rank, and the monitor that asks each host twice a second."""
+    """Flow records and topology, one host per rank, and a monitor that queries each host twice a second."""
     rows: list[tuple[object, ...]] = []
     for rank in range(NUM_RANKS):
         rows += _list_transfers(rank, folder / f".sent_{rank}.csv")
@@ -140,7 +140,7 @@ def _write_flows(folder: Path, start_ns: int, end_ns: int) -> None:
 
 
 def _list_transfers(rank: int, path: Path) -> Iterator[tuple[object, ...]]:
-    """What a rank sent to the next one of the ring: in all, or one chunk where the all-reduce never ended."""
+    """The bytes that a rank sent to the next one of the ring: all, or one chunk if the all-reduce never ended."""
     ends = _address(rank), _address((rank + 1) % NUM_RANKS)
     with path.open() as sent:
         calls = [(int(at), what, 4 * int(numel) // NUM_RANKS) for at, what, numel in csv.reader(sent)]

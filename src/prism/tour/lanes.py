@@ -1,4 +1,4 @@
-"""Parts of the tour that run beside each other: as many as there are cores, each begun as soon as a core is free."""
+"""Runs parts of the tour in parallel: as many as there are cores, each as soon as a core is free."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from prism.tour.parts import Part, Stop, run_part
 
 @contextmanager
 def running(parts: Sequence[Part], folder: Path, over: threading.Event) -> Iterator[dict[str, Future[Stop]]]:
-    """Begin the parts; the caller asks for the stops in the order it shows them in.
+    """Start the parts; the caller waits for the results in the order in which it shows them.
 
-    The caller's own work takes one core until `over` is set. Parts whose files others read are begun first, and those
-    that read them last. What has not begun when the caller leaves is not begun any more.
+    The caller's own work uses one core until `over` is set. Parts whose files others read start first, and those
+    that read them last. Parts that have not started when the caller leaves never start.
     """
     pool = ThreadPoolExecutor(max_workers=_num_cores())
     begun: dict[str, Future[Stop]] = {}

@@ -1,4 +1,4 @@
-"""The parts of the tour: each is a command a user could type, and the few words that sum up its answer."""
+"""The parts of the tour: each is a command that a user could type, and a short summary of its result."""
 
 from __future__ import annotations
 
@@ -25,20 +25,20 @@ _STEPS, _SAVE_EVERY, _KILL_AT = 240, 40, 100
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Part:
-    """One stop of the tour."""
+    """One part of the tour."""
 
     name: str
     title: str
     words: tuple[str, ...]  # after `prism`
     sum_up: Callable[[Any], list[str]]
-    keep: str = ""  # file of the tour's folder that the answer is kept in
+    keep: str = ""  # file in the tour's folder for the result
     after: str = ""  # the part whose files it reads
-    beside: Callable[[], Any] | None = field(default=None, repr=False)  # what happens while it runs
+    beside: Callable[[], Any] | None = field(default=None, repr=False)  # an action while it runs
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stop:
-    """What a part gave."""
+    """The result of a part."""
 
     part: Part
     seconds: float
@@ -100,7 +100,7 @@ def list_parts(folder: Path) -> list[Part]:
 
 
 def prepare(folder: Path) -> None:
-    """Write the few files that the parts are given; what an earlier tour left there is removed."""
+    """Write the input files of the parts; files of an earlier tour are removed."""
     run = folder / "training"
     for old in (run, folder / "emulate", folder / "investigate", folder / "evaluate", folder / "datacenter"):
         shutil.rmtree(old, ignore_errors=True)
@@ -126,7 +126,7 @@ def run_part(part: Part, folder: Path) -> Stop:
 
 
 def call(words: tuple[str, ...]) -> list[str]:
-    """The JSON lines that a command prints; its own complaint where it fails."""
+    """The JSON lines that a command prints; its error message if it fails."""
     at = words.index("--") if "--" in words else len(words)
     command = [sys.executable, "-m", "prism", *words[:at], "--json", *words[at:]]
     done = subprocess.run(command, capture_output=True, text=True)
@@ -138,7 +138,7 @@ def call(words: tuple[str, ...]) -> list[str]:
 
 @contextmanager
 def _killing(run: Path) -> Iterator[None]:
-    """Kill a rank of the job once it is well under way."""
+    """Kill a rank of the job after some steps."""
     over = threading.Event()
 
     def kill() -> None:
@@ -161,14 +161,14 @@ def _killing(run: Path) -> Iterator[None]:
 
 @contextmanager
 def _tracing(path: Path) -> Iterator[None]:
-    """Make the job trace that the part is given."""
+    """Generate the job trace that the part reads."""
     call(("generate-trace", "kalos", "--jobs", "20000", "--output", str(path)))
     yield
 
 
 @contextmanager
 def _hanging(folder: Path) -> Iterator[None]:
-    """Let a job hang and keep what it left behind, before the part looks at it."""
+    """Let a job hang and keep its files, before the part reads them."""
     done = subprocess.run([sys.executable, str(HANGING), str(folder)], capture_output=True, text=True)
     if done.returncode:
         told = [line for line in done.stderr.splitlines() if line.strip()]

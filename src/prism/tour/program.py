@@ -1,6 +1,6 @@
 """The training program of the tour: a tiny GPT over bytes. Runs under torchrun, `prism supervise`, `prism emulate`.
 
-It writes the checkpoints that it restarts from, and beside them folders that `prism evaluate` scores.
+It writes the checkpoints from which it restarts, and folders that `prism evaluate` scores.
 """
 
 from __future__ import annotations

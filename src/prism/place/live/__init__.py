@@ -1,1 +1,1 @@
-"""Real clusters: what they answer, and how jobs are handed to them exactly once."""
+"""Real clusters: their state, and how each job is submitted exactly once."""

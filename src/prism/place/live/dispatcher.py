@@ -1,4 +1,4 @@
-"""Handing jobs to clusters: ask, write down, submit, write down; look before anything is done again."""
+"""Submit jobs to clusters: query, write the intent, submit, write the result; check before anything is repeated."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from prism.place.run_times import RunTimes
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Asked:
-    """The answer for one job: clusters best first, and what each had said."""
+    """The answer for one job: clusters, best first, and the state that each reported."""
 
     job: Job
     choices: tuple[Choice, ...]
@@ -26,21 +26,21 @@ class Asked:
 
 @dataclass(slots=True, kw_only=True)
 class Dispatcher:
-    """Places scripts on live clusters; does nothing where it does not know."""
+    """Places scripts on live clusters; does nothing if the state is uncertain."""
 
     clusters: Mapping[str, LiveCluster]
     traits: dict[str, Cluster]
     times: RunTimes = field(default_factory=RunTimes)
-    memory_s: float = 240.0  # for which a controller surely remembers a job that has ended; Slurm's MinJobAge is 300 s
+    memory_s: float = 240.0  # for which a controller certainly keeps a job that has ended; Slurm's MinJobAge is 300 s
     sleep: Callable[[float], None] = time.sleep
     clock: Callable[[], float] = time.time
     tell: Callable[[str], None] = lambda text: None
-    look_s: float = 2.0  # for which an answer of the clusters is used again, with what was placed since added
+    look_s: float = 2.0  # for which the answers of clusters are reused, plus the jobs placed since
     _seen: list[Snapshot] = field(default_factory=list)
     _seen_s: float = float("-inf")
 
     def ask(self, file: JobFile, home: str = "", user: str = "") -> Asked:
-        """Where a job would run, from what all clusters say now."""
+        """Where a job would run, from the present state of all clusters."""
         units: list[Unit] = [c.unit for c in self.clusters.values() if isinstance(c, SlurmCluster)]
         gpus, seconds = file.read_needs(units[0] if units else "gpu")
         return self.weigh(Job(id=file.name, submit_s=self.clock(), gpus=gpus, home=home, user=user), seconds, file)
@@ -54,7 +54,7 @@ class Dispatcher:
         return Asked(job=job, choices=tuple(choices), errors={s.cluster: s.error for s in snapshots if s.error})
 
     def _refuse(self, seen: Snapshot, file: JobFile) -> Snapshot:
-        """A cluster that cannot run any of the job's files is no choice."""
+        """Drop clusters that cannot run any of the job's files."""
         form = self.clusters[seen.cluster].form
         if file.path(form) is not None:
             return seen
@@ -67,12 +67,12 @@ class Dispatcher:
         return self._seen
 
     def note_placed(self, job: Job, entry: Entry) -> None:
-        """Count a job that was placed since the clusters were asked."""
+        """Count a job that was placed after the clusters were queried."""
         taken = SeenJob(id=entry.job, user=job.user, gpus=job.gpus, running=False)
         self._seen = [replace(s, jobs=(*s.jobs, taken)) if s.cluster == entry.cluster else s for s in self._seen]
 
     def place(self, file: JobFile, journal: DispatchJournal, home: str = "") -> Entry | None:
-        """Hand a job over exactly once; None where that cannot be decided now."""
+        """Submit a job exactly once; None if it cannot be decided now whether it was submitted."""
         known = journal.entries.get(file.mark)
         if known is not None and known.state == "intent":
             known = self._settle(file, known, journal)
@@ -88,9 +88,9 @@ class Dispatcher:
         return placed
 
     def find_missing(self, files: Sequence[JobFile], journal: DispatchJournal) -> list[Entry]:
-        """Jobs that a cluster took a short while ago and does not know any more; nothing is done about them.
+        """Jobs that a cluster accepted recently and no longer knows; they are only reported.
 
-        A controller that crashes forgets what it had not saved, also jobs that had begun, so they are not placed again.
+        A controller that crashes loses unsaved jobs, which may be running, so they are not submitted again.
         """
         missing = []
         for file in files:
@@ -102,7 +102,7 @@ class Dispatcher:
                 if cluster.find(str(file.path(cluster.form)), entry.mark) is None:
                     missing.append(entry)
             except (SubmitError, KeyError):
-                continue  # it does not answer, so nothing is known
+                continue  # it does not answer, so its jobs are unknown
         return missing
 
     def _submit(self, file: JobFile, choice: Choice, journal: DispatchJournal) -> Entry | None:
@@ -114,11 +114,11 @@ class Dispatcher:
             number = cluster.submit(str(file.path(cluster.form)), mark)
         except SubmitError as error:
             self.tell(f"{mark}: {choice.cluster}: {error}")
-            self._seen_s = float("-inf")  # what it said before does not hold any more
+            self._seen_s = float("-inf")  # its earlier answer is out of date
             if error.refused:
                 journal.write(Entry(mark=mark, state="void", cluster=choice.cluster, at_s=self.clock(), why=str(error)))
                 return None
-            # The call may have been taken although its answer was lost, so its effect is looked for later.
+            # The call may have succeeded although its answer was lost, so its effect is checked later.
             settled = self._settle(file, intent, journal)
             return settled if settled.state == "placed" else None
         placed = Entry(mark=mark, state="placed", cluster=choice.cluster, job=number, at_s=self.clock(), why=choice.why)
@@ -126,17 +126,17 @@ class Dispatcher:
         return placed
 
     def _settle(self, file: JobFile, intent: Entry, journal: DispatchJournal) -> Entry:
-        """Find out what became of a job that was to be handed over; unchanged where it cannot be known."""
+        """Find out whether an intended submission happened; unchanged if that is uncertain."""
         try:
             cluster = self.clusters[intent.cluster]
             path = str(file.path(cluster.form))
             number = cluster.find(path, intent.mark)
             if number is None and cluster.repeatable and self.clock() - intent.at_s <= self.memory_s:
-                number = cluster.submit(path, intent.mark)  # the same cluster takes it once, however often it is asked
+                number = cluster.submit(path, intent.mark)  # the cluster accepts it only once
             elif number is None:
                 if self.clock() - intent.at_s < cluster.arrival_s:
-                    return intent  # it may be on its way still
-                # Calls that a cluster took before it was away are done only after it is back.
+                    return intent  # it may still arrive
+                # Calls that a cluster received before an outage take effect only after it.
                 self.sleep(cluster.settle_s)
                 number = cluster.find(path, intent.mark)
         except (SubmitError, KeyError) as error:

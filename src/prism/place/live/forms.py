@@ -1,4 +1,4 @@
-"""A job as users keep it: a batch script for Slurm, an object for Kubernetes, or both under one name."""
+"""A job as users store it: a batch script for Slurm, an object for Kubernetes, or both under one name."""
 
 from __future__ import annotations
 
@@ -23,19 +23,19 @@ _MOST_VALUES = 100_000  # of one object; YAML's aliases can make a short file en
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobFile:
-    """One job and the files that say how each kind of cluster runs it."""
+    """One job with the file for each kind of cluster."""
 
     name: str
     script: Path | None = None
     manifest: Path | None = None
 
     def path(self, form: Form) -> Path | None:
-        """The file that a kind of cluster takes."""
+        """The file for a kind of cluster."""
         return self.script if form == "batch script" else self.manifest
 
     @property
     def mark(self) -> str:
-        """The same for the same text under the same name, so that a second call finds the first."""
+        """An identifier of the job's name and text, by which a repeated call recognises the first one."""
         files = [path for path in (self.script, self.manifest) if path is not None]
         text = b"".join(path.read_bytes() for path in files)
         digest = hashlib.sha256(text + (files[0].name if len(files) == 1 else self.name).encode()).hexdigest()[:16]
@@ -63,7 +63,7 @@ class JobFile:
 
 
 def find_job(path: Path) -> JobFile:
-    """The job of a file; a file of the other kind with the same name beside it is the same job."""
+    """The job of a file; a file of the other kind with the same name in the same folder is the same job."""
     is_manifest = path.suffix in _MANIFESTS
     others = [path.with_suffix(suffix) for suffix in (_SCRIPTS if is_manifest else _MANIFESTS)]
     beside = [other for other in others if other.is_file()]

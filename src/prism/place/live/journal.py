@@ -1,4 +1,4 @@
-"""What was meant and what was done, on disk before it is done: a dispatcher that is killed places no job twice."""
+"""A journal of intended and completed submissions, so that a dispatcher that is killed submits no job twice."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ State = Literal["intent", "placed", "void"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Entry:
-    """One line: a job was to be handed to a cluster, was taken there, or was surely not taken."""
+    """One line: a job is to be submitted to a cluster, was accepted there, or was certainly not accepted."""
 
     mark: str
     state: State
@@ -28,7 +28,7 @@ class Entry:
 
 
 class DispatchJournal:
-    """A file of lines that only grows, owned by one dispatcher at a time."""
+    """An append-only file of lines, owned by one dispatcher at a time."""
 
     def __init__(self, folder: Path) -> None:
         folder.mkdir(parents=True, exist_ok=True)
@@ -60,7 +60,7 @@ class DispatchJournal:
     def _load(self) -> None:
         text = self.path.read_bytes()
         whole = text.rfind(b"\n") + 1
-        if whole < len(text):  # a line that a crash cut off was never acted on
+        if whole < len(text):  # nothing was done yet for a line that a crash cut off
             os.ftruncate(self._file, whole)
         for number, line in enumerate(text[:whole].splitlines(), 1):
             try:

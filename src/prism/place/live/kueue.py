@@ -1,4 +1,4 @@
-"""Clusters with Kueue: quotas and workloads as the Kubernetes API gives them, through kubectl or from files."""
+"""Clusters with Kueue: quotas and workloads from the Kubernetes API, through kubectl or from files."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ from prism.place.live.snapshot import Form, SeenJob, Snapshot, SubmitError, chec
 _NAME = re.compile(r"[^a-z0-9-]+")
 _MARK = "prism.dev/mark"
 _QUEUE = "kueue.x-k8s.io/queue-name"
-# Reasons that the API server gives when it has understood a request and will not do it.
+# Reasons with which the API server refuses a request that it understood.
 _NO = ("Invalid", "BadRequest", "Forbidden", "NotFound", "Unauthorized", "MethodNotAllowed", "AlreadyExists")
-# What kubectl says where its request never left this machine, or found no such kind.
+# Messages of kubectl if its request never left this machine, or if there is no such kind.
 _NOT_SENT = ("was refused - did you specify", "no matches for kind", "does not exist", "no such host")
 
 
@@ -35,7 +35,7 @@ class KueueCluster:
     queue: str = ""  # the LocalQueue of jobs that name none
     folder: str = ""
     timeout_s: float = 20.0
-    settle_s: float = 0.0  # a second object of the same name is refused, so nothing has to be waited for
+    settle_s: float = 0.0  # a second object of the same name is refused, so there is no need to wait
     arrival_s: float = 0.0
     repeatable: bool = True
 
@@ -67,7 +67,7 @@ class KueueCluster:
         return items
 
     def submit(self, script: str, mark: str) -> str:
-        """Create the object under a name that follows from the mark; one that is there already is the same job."""
+        """Create the object under a name derived from the mark; an existing one is the same job."""
         manifest = self._prepare(script, mark)
         try:
             self.kubectl("create", "-f", "-", given=json.dumps(manifest), limited=True)
@@ -118,7 +118,7 @@ class KueueCluster:
             raise SubmitError(f"{kind} cannot be read ({error!r:.80})") from None
 
     def kubectl(self, *words: str, given: str | None = None, limited: bool = False) -> str:
-        """What kubectl prints; `limited` ends it after the time limit even if we are gone."""
+        """The output of kubectl; `limited` ends it after the time limit even if this process has died."""
         if self.folder:
             raise SubmitError("a recorded cluster takes no jobs", refused=True)
         where = [("--context", self.context), ("--kubeconfig", self.kubeconfig), ("--namespace", self.namespace)]
@@ -139,7 +139,7 @@ class KueueCluster:
 
 
 def object_name(mark: str) -> str:
-    """A name that Kubernetes allows, the same for the same mark."""
+    """A name that Kubernetes allows, derived from the mark."""
     return _NAME.sub("-", mark.lower())[:63].strip("-")
 
 
@@ -170,7 +170,7 @@ def _usage(queue: Mapping[str, Any]) -> int:
 
 
 def read_workload(item: Mapping[str, Any]) -> SeenJob | None:
-    """A workload that waits or runs; one that has finished is none."""
+    """A workload that waits or runs; None if it has finished."""
     conditions = {c["type"]: c for c in item.get("status", {}).get("conditions", []) if c.get("status") == "True"}
     if "Finished" in conditions:
         return None

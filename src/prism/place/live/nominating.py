@@ -1,7 +1,7 @@
-"""MultiKueue with scores instead of a race: which worker cluster a workload should be sent to, said in its status.
+"""MultiKueue with scores instead of a race: writes the best worker clusters into the status of a workload.
 
 Kueue's manager sends a workload only to the clusters in `status.nominatedClusterNames` when its configuration names an
-external dispatcher. Workers are called here as their MultiKueueCluster objects are.
+external dispatcher. Workers have the names of their MultiKueueCluster objects.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from prism.place.live.journal import Entry
 from prism.place.live.kueue import KueueCluster, read_workload
 from prism.place.live.snapshot import SubmitError
 
-# Kueue clears the field when a worker has admitted the workload, which it can do only for its own field manager.
+# Kueue clears the field once a worker has admitted the workload, which works only for its own field manager.
 _FIELD_MANAGER = "kueue-admission"
 
 
@@ -27,14 +27,14 @@ class Nomination:
 
     namespace: str
     workload: str
-    version: str  # of the object that was looked at
+    version: str  # of the object that was read
     clusters: tuple[str, ...]
     why: str
 
 
 @dataclass(slots=True, kw_only=True)
 class Nominator:
-    """Looks at a manager's workloads and nominates; one cluster first, one more whenever patience ends."""
+    """Nominates clusters for a manager's workloads: one cluster first, another one each time the patience ends."""
 
     manager: KueueCluster
     dispatcher: Dispatcher
@@ -42,7 +42,7 @@ class Nominator:
     _since: dict[str, float] = field(default_factory=dict)
 
     def decide(self) -> list[Nomination]:
-        """What should be nominated now; changes nothing."""
+        """The nominations due now; changes nothing."""
         found = []
         for item in self.manager.list_workloads():
             held = tuple((item.get("status") or {}).get("nominatedClusterNames") or ())
@@ -72,7 +72,7 @@ class Nominator:
         return found
 
     def act(self, nomination: Nomination) -> bool:
-        """Write it; False where the workload has changed since, so that the next round looks again."""
+        """Write it; False if the workload has changed since, so that the next round decides again."""
         body = {
             "metadata": {"resourceVersion": nomination.version},
             "status": {"nominatedClusterNames": list(nomination.clusters)},

@@ -1,4 +1,4 @@
-"""The file that says how live clusters are reached."""
+"""The file with the access to live clusters."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _KUEUE = {"context": str, "kubeconfig": str, "namespace": str, "queue": str, "fo
 
 
 def read_live(path: Path) -> tuple[dict[str, LiveCluster], dict[str, Cluster]]:
-    """Clusters by name, and what is known of each beside its own answers."""
+    """Clusters by name, with what the file says about each."""
     try:
         document = yaml.safe_load(path.read_text())
     except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:

@@ -1,4 +1,4 @@
-"""A Slurm cluster through its own commands: sinfo, squeue, sacct and sbatch."""
+"""A Slurm cluster, accessed through sinfo, squeue, sacct and sbatch."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class SlurmCluster:
     prefix: tuple[str, ...] = ()
     unit: Unit = "gpu"
     timeout_s: float = 20.0
-    settle_s: float = 10.0  # after a call that failed, until its effect would be seen; Slurm's MessageTimeout
+    settle_s: float = 10.0  # after a failed call, until its effect would be visible; Slurm's MessageTimeout
 
     repeatable: bool = False
 
@@ -41,11 +41,11 @@ class SlurmCluster:
 
     @property
     def arrival_s(self) -> float:
-        """sbatch waits for a controller that is away and outlives its dispatcher, up to its time limit."""
+        """sbatch waits for an absent controller, even after its dispatcher has died, up to its time limit."""
         return self.timeout_s + self.settle_s
 
     def look(self) -> Snapshot:
-        """Nodes and jobs; every failure is an answer of its own."""
+        """Nodes and jobs, or the failure as an error in the answer."""
         try:
             nodes = self._run("sinfo", "-h", "-N", "-o", _NODES)
             jobs = self._run("squeue", "-h", "-a", "-t", "PENDING,RUNNING,COMPLETING,SUSPENDED", "-o", _JOBS)
@@ -59,9 +59,9 @@ class SlurmCluster:
             return Snapshot(cluster=self.name, error=f"its answers are not those of Slurm ({error!r:.60})")
 
     def submit(self, script: str, mark: str) -> str:
-        """Hand a job over, with the mark as its comment."""
+        """Submit a job, with the mark as its comment."""
         words = ["sbatch", "--parsable", f"--comment={mark}"]
-        if self._remote:  # the script lies here, so its text is sent
+        if self._remote:  # the script is a local file, so its text is sent
             text = Path(script).read_text()
             named = re.search(r"^#SBATCH\s.{0,200}(--job-name|-J)", text, re.MULTILINE)
             words += [] if named else [f"--job-name={Path(script).name}"]
@@ -74,8 +74,8 @@ class SlurmCluster:
         return number
 
     def find(self, script: str, mark: str) -> str | None:
-        """Look among jobs of all states that the controller remembers, then in the accounting where there is one."""
-        # Every state: a job that has ended already was placed all the same.
+        """Search the jobs of all states that the controller keeps, then the accounting if there is one."""
+        # Every state, because a job that has already ended was submitted too.
         listed = self._run("squeue", "-h", "-a", "-t", "all", "-o", "%i|%k")
         for line in listed.splitlines():
             number, _, comment = line.partition("|")
@@ -84,7 +84,7 @@ class SlurmCluster:
         try:
             past = self._run("sacct", "-n", "-P", "-X", "-S", "now-14days", "-o", "JobID,Comment")
         except SubmitError:
-            return None  # no accounting: the controller's memory is all there is
+            return None  # no accounting: only the controller's memory can be searched
         for line in past.splitlines():
             number, _, comment = line.partition("|")
             if comment.strip() == mark:
@@ -93,11 +93,11 @@ class SlurmCluster:
 
     @property
     def _remote(self) -> bool:
-        """Whether a shell of another host reads our words."""
+        """Whether a shell on another host parses our arguments."""
         return bool(self.prefix) and Path(self.prefix[0]).name == "ssh"
 
     def _run(self, *words: str, given: str | None = None) -> str:
-        """What a command prints; one that submits is `given` its input, and its time limit outlives us."""
+        """The output of a command; `given` is its input when it submits, and its time limit applies even if we die."""
         target = (f"--clusters={self.cluster}",) if self.cluster else ()
         limit = ("timeout", "-s", "KILL", f"{self.timeout_s:g}") if given is not None else ()
         own = [*limit, words[0], *target, *words[1:]]
@@ -122,7 +122,7 @@ class SlurmCluster:
         if done.returncode != 0:
             text = done.stderr.strip().splitlines()
             said = text[-1][:120] if text else f"exit code {done.returncode}"
-            # 124, 128 + 9: the time limit ended it, and whether its call arrived is not known; 255 is ssh's own.
+            # 124, 128 + 9: the time limit ended it, and it is unknown whether its call arrived; 255 is ssh's own.
             reached = done.returncode not in (124, 137, -9, 255) and not any(
                 word in done.stderr for word in ("Unable to contact", "Socket timed out", "timed out", "onnect")
             )
@@ -130,7 +130,7 @@ class SlurmCluster:
         return "\n".join(line for line in done.stdout.splitlines() if not line.startswith("CLUSTER: "))
 
     def _count_nodes(self, listed: str) -> tuple[int, int]:
-        """GPUs (nodes, CPUs) in all, and of nodes that take jobs; of CPUs only those that are idle."""
+        """GPUs (nodes, CPUs) in total, and of nodes that accept jobs; of CPUs only the idle ones."""
         total = usable = 0
         seen = set()
         for line in listed.splitlines():
@@ -171,7 +171,7 @@ def _count_gpus(text: str) -> int:
 
 
 def parse_length(text: str) -> float | None:
-    """Seconds of Slurm's [days-][hours:]minutes:seconds; None where it is unlimited or not known."""
+    """Seconds of Slurm's [days-][hours:]minutes:seconds; None if unlimited or unknown."""
     match = _LENGTH.match(text.strip())
     if match is None:
         return None
@@ -180,7 +180,7 @@ def parse_length(text: str) -> float | None:
 
 
 def read_script(text: str, unit: Unit) -> tuple[int, float | None]:
-    """How much a batch script asks for in its #SBATCH lines, and its time limit in seconds."""
+    """The resources in a batch script's #SBATCH lines, and its time limit in seconds."""
     words: dict[str, str] = {}
     short = {"N": "nodes", "n": "ntasks", "t": "time", "G": "gpus", "c": "cpus-per-task"}
     for line in text.splitlines():

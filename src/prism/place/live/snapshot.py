@@ -1,4 +1,4 @@
-"""What a cluster said of itself at one moment."""
+"""The state of a cluster at one moment, as it reports it."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from prism.place.policies import POLICIES
 from prism.place.run_times import RunTimes
 from prism.place.scheduler import Scheduler
 
-Form = Literal["batch script", "manifest"]  # what a cluster takes as a job
+Form = Literal["batch script", "manifest"]  # in which a cluster accepts a job
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SeenJob:
-    """A job that a cluster listed. Times are lengths, so that clocks that are apart do no harm."""
+    """A job that a cluster listed. Times are durations, so clock differences do not matter."""
 
     id: str
     user: str
@@ -29,7 +29,7 @@ class SeenJob:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Snapshot:
-    """Free and total GPUs and jobs of a cluster; `error` where it did not answer or contradicts itself."""
+    """Free and total GPUs and jobs of a cluster; `error` if it did not answer or contradicts itself."""
 
     cluster: str
     gpus: int = 0
@@ -39,7 +39,7 @@ class Snapshot:
 
 
 class LiveCluster(Protocol):
-    """A cluster that can be asked and that takes jobs."""
+    """A cluster that can be queried and that accepts jobs."""
 
     @property
     def name(self) -> str:
@@ -47,40 +47,40 @@ class LiveCluster(Protocol):
 
     @property
     def arrival_s(self) -> float:
-        """How long after a submission was begun its job may still appear, even if whoever began it is dead."""
+        """How long after a submission began its job may still appear, even if the submitting process has died."""
 
     @property
     def settle_s(self) -> float:
-        """How long a cluster that answers again needs for calls that came before."""
+        """How long a cluster needs after an outage to process earlier calls."""
 
     @property
     def form(self) -> Form:
-        """What it takes as a job."""
+        """The form in which it accepts a job."""
 
     @property
     def repeatable(self) -> bool:
-        """Whether handing over a job that it already has is without effect."""
+        """Whether submitting a job again has no effect."""
 
     def look(self) -> Snapshot:
-        """What it says of itself now; never raises."""
+        """Its present state; never raises."""
 
     def submit(self, script: str, mark: str) -> str:
-        """Hand a job over, marked; its id there. Raises SubmitError where it is not known to have been taken."""
+        """Submit a job with a mark; its id there. Raises SubmitError if it is uncertain whether it was accepted."""
 
     def find(self, script: str, mark: str) -> str | None:
-        """The id of the job with this mark, or None where there is none for sure. Raises SubmitError if not known."""
+        """The id of the job with this mark, or None if there certainly is none. Raises SubmitError if uncertain."""
 
 
 class SubmitError(Exception):
-    """The outcome of a call is not known, or it was refused."""
+    """The outcome of a call is unknown, or the call was refused."""
 
     def __init__(self, text: str, *, refused: bool = False) -> None:
         super().__init__(text)
-        self.refused = refused  # the cluster answered, and said no
+        self.refused = refused  # the cluster answered that it refuses
 
 
 def check(snapshot: Snapshot) -> Snapshot:
-    """The same, or an error where its numbers cannot be true."""
+    """The same snapshot, or an error if its numbers contradict each other."""
     used = sum(job.gpus for job in snapshot.jobs if job.running)
     if snapshot.error:
         return snapshot
@@ -93,12 +93,12 @@ def check(snapshot: Snapshot) -> Snapshot:
 def build_scheduler(
     snapshots: Sequence[Snapshot], traits: dict[str, Cluster], times: RunTimes, now_s: float
 ) -> Scheduler:
-    """The scheduler of the simulation, in the state that the clusters are in; those that do not answer are down."""
+    """The scheduler of the simulation in the present state of the clusters; those that do not answer are down."""
     clusters = []
     for seen in snapshots:
         known = traits[seen.cluster]
         gpus = seen.gpus or known.gpus
-        # Which GPUs lie below one leaf the clusters do not say.
+        # Clusters do not report which GPUs are below one leaf switch.
         clusters.append(replace(known, gpus=max(1, gpus), leaf_gpus=0))
     scheduler = Scheduler(clusters, POLICIES["prism"])
     scheduler.times = times
