@@ -1,4 +1,4 @@
-"""Measure flows as exporters do: cut and merge records, sample and lose them, stamp them with clocks that are off."""
+"""Measure flows as exporters do: cut and merge records, sample and lose them, with clocks that are wrong."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _EXPORTERS_SEED, _BYTES_SEED, _SAMPLES_SEED, _LOSS_SEED = range(4)
 def capture(
     records: pl.DataFrame, connections: pl.DataFrame, config: Measurement, epoch_ns: int, seed: int
 ) -> pl.DataFrame:
-    """Records (connection, start_ns, end_ns, bytes) as they are exported; `connections` names each one's exporter."""
+    """Records (connection, start_ns, end_ns, bytes) as exported; `connections` holds the exporter of each."""
     records = _add_overhead(records, config, seed)
     if config.idle_timeout_ms > 0:
         records = merge_bursts(records, round(config.idle_timeout_ms * 1e6))
@@ -44,7 +44,7 @@ def _add_overhead(records: pl.DataFrame, config: Measurement, seed: int) -> pl.D
 
 
 def merge_bursts(records: pl.DataFrame, idle_ns: int) -> pl.DataFrame:
-    """An exporter closes a record once its connection was idle for the timeout; until then all is one record."""
+    """An exporter closes a record when its connection was idle for the timeout; until then all is one record."""
     ordered = records.sort("connection", "start_ns", maintain_order=True)
     busy_until = pl.col("end_ns").cum_max().shift(1).over("connection")
     opens = ((pl.col("start_ns") - busy_until) > idle_ns).fill_null(True)
@@ -57,7 +57,7 @@ def merge_bursts(records: pl.DataFrame, idle_ns: int) -> pl.DataFrame:
 
 
 def cut_long(records: pl.DataFrame, active_ns: int) -> pl.DataFrame:
-    """An exporter reports a long transfer every active timeout; bytes fall to the pieces by their length."""
+    """An exporter reports a long transfer every active timeout; pieces have bytes in proportion to their length."""
     start, end, size = (records[c].to_numpy() for c in ("start_ns", "end_ns", "bytes"))
     pieces = np.maximum(1, -(-(end - start) // active_ns))
     row = np.repeat(np.arange(records.height), pieces)
@@ -65,7 +65,7 @@ def cut_long(records: pl.DataFrame, active_ns: int) -> pl.DataFrame:
     begin = start[row] + piece * active_ns
     finish = np.minimum(begin + active_ns, end[row])
     length = np.maximum(end - start, 1).astype(float)
-    # Differences of rounded running totals, so that the pieces add up to the whole.
+    # Differences of rounded cumulative sums, so that the pieces add up to the total.
     until = np.where(
         finish == end[row], size[row], np.rint(size[row] * ((finish - start[row]) / length[row])).astype(np.int64)
     )
@@ -81,7 +81,7 @@ def cut_long(records: pl.DataFrame, active_ns: int) -> pl.DataFrame:
 
 
 def sample_packets(records: pl.DataFrame, config: Measurement, seed: int) -> pl.DataFrame:
-    """One packet in N is seen: bytes become estimates, times those of the packets seen, small records vanish."""
+    """One packet in N is seen: bytes are estimates, times are those of sampled packets, small records disappear."""
     rng = np.random.default_rng([seed, 21, _SAMPLES_SEED])
     start, end, size = (records[c].to_numpy() for c in ("start_ns", "end_ns", "bytes"))
     packets = np.maximum(1, -(-size // config.packet_bytes))
@@ -109,7 +109,7 @@ def sample_packets(records: pl.DataFrame, config: Measurement, seed: int) -> pl.
 def skew_clocks(
     records: pl.DataFrame, connections: pl.DataFrame, config: Measurement, epoch_ns: int, seed: int
 ) -> pl.DataFrame:
-    """Every exporter's clock is off by a constant and runs a little fast or slow."""
+    """Every exporter's clock has a constant offset and a small drift."""
     names = connections["exporter"].unique().sort()
     rng = np.random.default_rng([seed, 21, _EXPORTERS_SEED])
     offset = rng.normal(0, config.clock_offset_ms * 1e6, len(names))

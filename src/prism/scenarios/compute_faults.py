@@ -1,4 +1,4 @@
-"""Faults of what computes: ranks and hosts that are slow, uneven, paused or gone."""
+"""Compute faults: ranks and hosts that are slow, uneven, paused or lost."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from prism.scenarios.timeline import Disturbance, JobPlan
 from prism.simulate.endpoints import host_name
 from prism.simulate.solving.slowdowns import Slowdown
 
-_LONG_NS = 10**15  # what hangs stays so for longer than any scenario
+_LONG_NS = 10**15  # a hang lasts longer than any scenario
 _THERMAL_STAIRS = 16
 
 
@@ -26,23 +26,23 @@ def slow_rank(fault: Fault, site: Site, start: int, end: int) -> Planted:
 
 
 def slow_host(fault: Fault, site: Site, start: int, end: int) -> Planted:
-    """All GPUs of a host compute slowly, at once or more and more."""
+    """All GPUs of a host compute slowly, suddenly or gradually."""
     assert fault.host is not None
     windows = [(start, end, fault.speed)]
-    if fault.kind == "thermal":  # slower and slower over the first four fifths, then steady
+    if fault.kind == "thermal":  # gradually slower over the first four fifths, then constant
         edges = np.linspace(start, start + (end - start) * 4 // 5, _THERMAL_STAIRS + 1).astype(np.int64)
         speeds = 1 - (1 - fault.speed) * (np.arange(_THERMAL_STAIRS) + 0.5) / _THERMAL_STAIRS
         windows = [(int(b), int(e), float(s)) for b, e, s in zip(edges, edges[1:], speeds, strict=False)]
         windows.append((int(edges[-1]), end, fault.speed))
     slow = {plan.index: _on_host(plan, fault.host, windows) for plan in site.plans}
-    # Where a host is a stage, its work and its speed are one.
+    # If a host is a stage, its work and its speed cannot be distinguished.
     stages = {s for plan in site.plans for s, host in _hosts_of_stages(plan).items() if host == fault.host}
     accepted = tuple(Culprit(type="stage", id=str(s)) for s in sorted(stages))
     return slow_down(fault, start, end, "slow_compute", Culprit(type="host", id=host_name(fault.host)), accepted, slow)
 
 
 def _hosts_of_stages(plan: JobPlan) -> dict[int, int]:
-    """The host of each stage that has one to itself."""
+    """The host of each stage that has its own host."""
     stage, host = plan.layout.stage, plan.layout.host
     found = {}
     for s in range(plan.job.pp):
@@ -72,7 +72,7 @@ def unbalance_stage(fault: Fault, site: Site, start: int, end: int) -> Planted:
 
 
 def _name_worker(site: Site, plan: JobPlan, ranks: Sequence[int]) -> tuple[Culprit, ...]:
-    """The endpoints of ranks that are all on one host: a worker, whose work and whose speed are one."""
+    """The endpoints of ranks that share one host, so that their work and their speed cannot be distinguished."""
     if len(np.unique(plan.layout.host[list(ranks)])) > 1:
         return ()
     endpoints = sorted({site.endpoint_of(plan, r) for r in ranks})
@@ -80,7 +80,7 @@ def _name_worker(site: Site, plan: JobPlan, ranks: Sequence[int]) -> tuple[Culpr
 
 
 def unbalance_load(fault: Fault, site: Site, start: int, end: int) -> Planted:
-    """Replicas get uneven amounts of work, other ones in every step."""
+    """Replicas get uneven amounts of work, different in every step."""
     plan = site.plan_of(fault.job)
     return Planted(
         fault=fault,
@@ -93,7 +93,7 @@ def unbalance_load(fault: Fault, site: Site, start: int, end: int) -> Planted:
 
 
 def pause_often(fault: Fault, site: Site, start: int, end: int) -> Planted:
-    """Garbage collection holds up one rank after the other, or always the given one."""
+    """Garbage collection pauses one rank after the other, or always the given one."""
     plan = site.plan_of(fault.job)
     rng = np.random.default_rng([site.seed, 13])
     begins = np.arange(start, end, round(fault.period_s * 1e9)) + rng.integers(0, round(fault.period_s * 5e8))
@@ -109,7 +109,7 @@ def pause_often(fault: Fault, site: Site, start: int, end: int) -> Planted:
 
 
 def stall_checkpoints(fault: Fault, site: Site, start: int, end: int) -> Planted:
-    """Storage is slow, so checkpoints hold the job up for longer."""
+    """Storage is slow, so checkpoints pause the job for longer."""
     plan = site.plan_of(fault.job)
     return Planted(
         fault=fault,
@@ -122,7 +122,7 @@ def stall_checkpoints(fault: Fault, site: Site, start: int, end: int) -> Planted
 
 
 def hang(fault: Fault, site: Site, start: int, end: int) -> Planted:
-    """One rank stops; those that need it follow."""
+    """One rank stops; the ranks that wait for it stop too."""
     plan = site.plan_of(fault.job)
     assert fault.rank is not None
     over = end if fault.end_s is not None else start + _LONG_NS
@@ -131,7 +131,7 @@ def hang(fault: Fault, site: Site, start: int, end: int) -> Planted:
 
 
 def lose_node(fault: Fault, site: Site, start: int, end: int) -> Planted:
-    """A host dies; its jobs stand still until they are started again on a spare that takes over its name."""
+    """A host dies; its jobs stop until they are restarted on a spare that takes over its name."""
     assert fault.host is not None
     back = start + round(fault.down_s * 1e9)
     found = {}

@@ -1,4 +1,4 @@
-"""What a planted fault really did: the same steps solved again without it."""
+"""The true effect of a planted fault: the same steps solved again without it."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ class Effect:
     """One fault's effect on one job."""
 
     job: str
-    num_steps: int  # that began while it held
+    num_steps: int  # that began during the fault
     step_ns_with: float  # mean of the steps compared
     step_ns_without: float
-    silent_ns: int  # longest time without any flow of the job while it held
+    silent_ns: int  # longest time without any flow of the job during the fault
     lost_gpu_seconds: float
 
     @property

@@ -1,4 +1,4 @@
-"""What is planted in a scenario: which fault, where, from when to when."""
+"""The faults of a scenario: kind, place and time."""
 
 from __future__ import annotations
 
@@ -29,26 +29,26 @@ NEEDS: dict[str, tuple[str, ...]] = {
     "gc_pauses": ("job",),
     "checkpoint_stall": ("job",),
 }
-"""What each kind must say besides its window."""
+"""The parameters that each kind needs in addition to its window."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fault(Checked):
-    """One planted fault; what it needs besides the window depends on its kind."""
+    """One planted fault; its parameters other than the window depend on the kind."""
 
     kind: FaultKind = field(default="slow_gpu", metadata=one_of(FaultKind))
     start_s: float = number(0.0, 0, 1e7)
     end_s: float | None = number(None, 0, 1e7)  # the end of the scenario where not given
     speed: float = number(0.5, 0.001, 1)  # of what is slow, as a share of normal
     job: str | None = None
-    other: str | None = None  # contention: the job that is in the way
+    other: str | None = None  # contention: the other job
     rank: int | None = number(None, 0, 10_000_000)
     host: int | None = number(None, 0, 1_000_000)
     nic: int | None = number(None, 0, 63)
     switch: str | None = None
     stage: int | None = number(None, 0, 1023)
-    period_s: float = number(2.0, 0.001, 1e6)  # flapping and pauses: from one to the next
-    pause_ms: float = number(300.0, 0.001, 1e7)  # garbage collection: how long each holds
+    period_s: float = number(2.0, 0.001, 1e6)  # flapping and pauses: time from one to the next
+    pause_ms: float = number(300.0, 0.001, 1e7)  # garbage collection: length of each pause
     spread: float = number(0.6, 0.01, 5)  # load imbalance: standard deviation of a replica's work
     down_s: float = number(10.0, 0, 1e6)  # node loss: until the job is back
 

@@ -1,4 +1,4 @@
-"""One training job of a scenario: its model, how it is spread, what it does besides steps."""
+"""One training job of a scenario: its model, its layout, and what it does between steps."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Order = Literal["tp-cp-dp-pp", "tp-cp-pp-dp", "tp-pp-dp-cp", "dp-tp-cp-pp"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Placement(Checked):
-    """Which GPUs a job takes; without hosts it gets the first free ones."""
+    """The GPUs of a job; without hosts it gets the first free ones."""
 
     hosts: tuple[int, ...] = ()
     gpus: tuple[int, ...] = ()  # which of each host; all where not given
@@ -28,13 +28,13 @@ class Checkpoint(Checked):
     """Saving to storage every so many steps."""
 
     every_steps: int = number(20, 1, 1_000_000)
-    blocking: bool = True  # the job waits for storage; otherwise it goes on after a copy to host memory
+    blocking: bool = True  # the job waits for storage; otherwise it continues after a copy to host memory
     storage_gb_per_s: float = number(200.0, 0.001, 100_000)  # of the whole storage system
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Evaluation(Checked):
-    """A pause every so many steps while the model is evaluated elsewhere or without traffic."""
+    """A pause every few steps, in which the model is evaluated elsewhere or without traffic."""
 
     every_steps: int = number(50, 1, 1_000_000)
     pause_s: float = number(5.0, 0, 86_400)
@@ -65,7 +65,7 @@ class Job(Checked):
     micro_batch: int = number(1, 1, 10_000)  # sequences
     schedule: Schedule = field(default="1f1b", metadata=one_of(Schedule))
     virtual_stages: int = number(2, 1, 64)  # interleaved: chunks per rank
-    overlap: bool = True  # gradients travel during backward, parameters during forward
+    overlap: bool = True  # gradients are sent during backward, parameters during forward
     bucket_mb: float = number(400.0, 0.1, 1e6)  # of gradients
     grad_bytes: int = number(4, 1, 8)  # per parameter; Megatron reduces in FP32
     efficiency: float = number(0.45, 0.01, 1)  # of the GPU's peak while computing

@@ -1,4 +1,4 @@
-"""Where each rank of a job stands: its coordinates, its host and GPU, and the groups it belongs to."""
+"""The position of each rank of a job: its coordinates, its host and GPU, and its groups."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ class RankLayout:
 
 
 def lay_out(job: Job, host: Ints, local: Ints) -> RankLayout:
-    """Number the ranks as the job's order says, and form its groups."""
+    """Number the ranks in the job's order, and form its groups."""
     sizes = {"tp": job.tp, "cp": job.cp, "dp": job.dp, "pp": job.pp}
     dims = job.order.split("-")
     grid = np.arange(job.num_gpus).reshape([sizes[d] for d in reversed(dims)])
@@ -69,7 +69,7 @@ def lay_out(job: Job, host: Ints, local: Ints) -> RankLayout:
 
 def _form_groups(job: Job, grid: Ints) -> list[GroupSet]:
     pp, dp, cp, tp = grid.shape
-    # Gradients are summed over data and context parallel ranks alike: both saw other tokens.
+    # Gradients are summed over data and context parallel ranks, because both processed different tokens.
     replicas = grid.transpose(0, 3, 1, 2).reshape(pp * tp, dp * cp)
     experts = grid.reshape(pp, dp // job.ep, job.ep, cp, tp)
     found = [

@@ -1,4 +1,4 @@
-"""How the flows are measured, and everything that measuring does to them."""
+"""How the flows are measured, with all its errors."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from prism.records.settings import Checked, number
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Measurement(Checked):
-    """An exporter's settings and failings; the defaults see every message, exactly when it happened."""
+    """An exporter's settings and errors; the defaults record every message with exact times."""
 
     byte_jitter: float = number(3e-4, 0, 0.5)  # headers and retransmissions, as a share of the bytes
     idle_timeout_ms: float = number(0.0, 0, 1e6)  # messages of a connection closer than this are one record; 0: never

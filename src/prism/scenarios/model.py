@@ -1,4 +1,4 @@
-"""A transformer's shape, and what follows from it: parameters, FLOPs and the sizes of what ranks exchange."""
+"""A transformer's shape, and what follows from it: parameters, FLOPs and message sizes."""
 
 from __future__ import annotations
 

@@ -30,7 +30,7 @@ class Naming:
 
 
 def name_endpoints(cluster: Cluster, num_storage: int, config: Measurement, seed: int) -> Naming:
-    """Addresses of a cluster; shared by neighbouring rails or replaced where the measurement says so."""
+    """Addresses of a cluster; shared by neighbouring rails or replaced, if the measurement requires it."""
     rails = np.arange(cluster.nics.count)
     shown = rails // 2 * 2 if config.shared_addresses else rails
     nics = [address_of(h, int(r)) for h in range(cluster.num_hosts) for r in shown]

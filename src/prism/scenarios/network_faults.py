@@ -1,4 +1,4 @@
-"""Faults of what carries: links and switches that are slow, collide or are shared."""
+"""Network faults: links and switches that are slow, overloaded or shared."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from prism.simulate.solving.slowdowns import Slowdown
 
 
 def slow_nic(fault: Fault, site: Site, start: int, end: int) -> Planted:
-    """One link between a NIC and its leaf is slow, or slow again and again."""
+    """One link between a NIC and its leaf is slow, permanently or intermittently."""
     assert fault.host is not None and fault.nic is not None
     endpoint = fault.host * site.cluster.nics.count + fault.nic
     windows = [(start, end)]
@@ -38,7 +38,7 @@ def slow_nic(fault: Fault, site: Site, start: int, end: int) -> Planted:
 
 
 def _name_twin(site: Site, endpoint: int) -> tuple[Culprit, ...]:
-    """The NIC at the other end where two only talk to each other: nothing that they send tells which one is slow."""
+    """The NIC at the other end, if two NICs only exchange data with each other: flows do not show which one is slow."""
     ends = pl.concat([plan.connections.select("src", "dst") for plan in site.plans])
     peers = set(ends.filter(pl.col("src") == endpoint)["dst"]) | set(ends.filter(pl.col("dst") == endpoint)["src"])
     if len(peers) != 1:
@@ -53,7 +53,7 @@ def _name_twin(site: Site, endpoint: int) -> tuple[Culprit, ...]:
 
 
 def slow_switch(fault: Fault, site: Site, start: int, end: int) -> Planted:
-    """All that passes one switch is slow."""
+    """All transfers through one switch are slow."""
     name = fault.switch or ""
     touched = pl.col("path").str.split(">").list.contains(name)
     slow = {plan.index: _on_groups(plan, touched, [(start, end)], fault.speed) for plan in site.plans}
@@ -69,7 +69,7 @@ def _slow_hops(site: Site, touched: pl.Expr) -> dict[int, tuple[int, ...]]:
 def _on_groups(
     plan: JobPlan, touched: pl.Expr, windows: Sequence[tuple[int, int]], speed: float
 ) -> tuple[Slowdown, ...]:
-    """A collective goes at the pace of its slowest hop, so a slow link slows all of its group."""
+    """A collective is as slow as its slowest hop, so a slow link slows all of its group."""
     groups = plan.connections.filter(touched)["group"].unique().sort().to_list()
     return tuple(Slowdown(target="group", id=g, speed=speed, start_ns=b, end_ns=e) for g in groups for b, e in windows)
 
@@ -93,7 +93,7 @@ def collide(fault: Fault, site: Site, start: int, end: int) -> Planted:
         )
     first = both.row(0, named=True)
     others = both.filter((pl.col("leaf") == first["leaf"]) & (pl.col("src") != first["src"]))
-    apart = others.filter(pl.col("spine") != first["spine"])  # without one, hashing has made the collision already
+    apart = others.filter(pl.col("spine") != first["spine"])  # if there is none, hashing has caused the collision
     second = (apart if apart.height else others).row(0, named=True)
     slow = tuple(
         Slowdown(target="group", id=g, speed=fault.speed, start_ns=start, end_ns=end)
@@ -114,7 +114,7 @@ def collide(fault: Fault, site: Site, start: int, end: int) -> Planted:
 
 
 def contend(fault: Fault, site: Site, start: int, end: int) -> Planted:
-    """While the other job sends over a link that both use, this one gets only a part of it."""
+    """While the other job sends over a link that both use, this job gets only a part of its bandwidth."""
     victim, other = site.plan_of(fault.job), site.plan_of(fault.other)
     accepted: tuple[Culprit, ...] = ()
     reroutes: tuple[Reroute, ...] = ()

@@ -1,4 +1,4 @@
-"""A fault in place: what it does to which job, and what a right diagnosis would say of it."""
+"""A planted fault: its effect on each job, and the correct diagnosis."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from prism.simulate.solving.slowdowns import Slowdown
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reroute:
-    """Connections of a job that take another spine while a fault holds."""
+    """Connections of a job that use another spine during a fault."""
 
     job: int
     connection: int
@@ -32,7 +32,7 @@ class Blocker:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Planted:
-    """A fault in place: its window, its disturbances by job, and the finding that would be right."""
+    """A planted fault: its window, its disturbances by job, and the correct finding."""
 
     fault: Fault
     start_ns: int
@@ -43,7 +43,7 @@ class Planted:
     disturbances: dict[int, Disturbance] = field(default_factory=dict)
     reroutes: tuple[Reroute, ...] = ()
     blocker: Blocker | None = None
-    slow_hops: dict[int, tuple[int, ...]] = field(default_factory=dict)  # by job: connections that pass the slow place
+    slow_hops: dict[int, tuple[int, ...]] = field(default_factory=dict)  # by job: connections over the slow part
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,7 +70,7 @@ def slow_down(
     fault: Fault, start: int, end: int, finding: FindingKind, culprit: Culprit, accepted: tuple[Culprit, ...],
     slow: dict[int, tuple[Slowdown, ...]], slow_hops: dict[int, tuple[int, ...]] | None = None,
 ) -> Planted:  # fmt: skip
-    """A fault that is nothing but slowdowns."""
+    """A fault that only slows things down."""
     return Planted(
         fault=fault,
         start_ns=start,

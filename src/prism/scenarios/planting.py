@@ -1,4 +1,4 @@
-"""Plant faults: turn what a scenario says into what happens."""
+"""Plant faults: turn the faults of a scenario into disturbances."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from prism.scenarios.planted import Planted, Site
 
 
 def plant(fault: Fault, site: Site) -> Planted:
-    """Turn one fault of a scenario into what it does."""
+    """Turn one fault of a scenario into its disturbances."""
     start = round(fault.start_s * 1e9)
     end = site.horizon_ns if fault.end_s is None else min(site.horizon_ns, round(fault.end_s * 1e9))
     planter = {

@@ -21,7 +21,7 @@ _NORM_BYTES = 8
 
 
 def build_step(layout: RankLayout, sizes: RankSizes, *, split_replicas: bool = False) -> Graph:
-    """One training step; one class per stage, or per stage and replica where replicas are to differ."""
+    """One training step; one class per stage, or per stage and replica if replicas must differ."""
     job = layout.job
     builder = GraphBuilder(job.id)
     copies = job.dp if split_replicas else 1
@@ -50,7 +50,7 @@ class StageWriter:
         self.layers = job.model.layers // (job.pp * job.num_chunks)
         self.sharded = job.sharding in ("fsdp", "hsdp") and self.layout.has("dp")
         self.shard_slot = "shard" if job.sharding == "hsdp" and self.layout.has("shard") else "dp"
-        # Only what crosses hosts needs every single message; the rest is one op per micro-batch.
+        # Only traffic between hosts needs every single message; the rest is one op per micro-batch.
         self.by_layer = self.sharded or any(self.layout.crosses_hosts(slot) for slot in ("tp", "cp", "ep"))
         self.tasks = order_tasks(job.schedule, self.stage, job.pp, job.num_chunks, job.microbatches)
         backward = "W" if job.schedule == "zero_bubble" and job.pp > 1 else "B"
@@ -95,7 +95,7 @@ class StageWriter:
         return f"pp{boundary}", 0 if back else 1
 
     def _receive(self, task: Task, before: Task | None) -> None:
-        """Send what the task before made, and receive what this one needs."""
+        """Send the output of the previous task, and receive the input of this one."""
         out = self._neighbour(before, inward=False) if before else None
         needed = self._neighbour(task, inward=True)
         if self.paired:
@@ -180,7 +180,7 @@ class StageWriter:
             return
         sizes, factor = self.sizes, 1 if task.phase == "F" else 2
         if self.layout.has("tp"):
-            # Two all-reduces per layer and direction, of which only the sum of times matters here.
+            # Two all-reduces per layer and direction; only the sum of their times matters here.
             self.program.all_reduce("tp", round(2 * layers * sizes.activation_bytes))
         if self.layout.has("cp"):
             self._pass_on(round(factor * layers * (self.job.cp - 1) * sizes.kv_bytes))
@@ -289,11 +289,11 @@ class StageWriter:
             self.program.all_reduce("copies", share, stream=stream, name="sum gradients over copies")
 
     def _finish(self) -> None:
-        """What ends a step: the rest of the gradients, tied weights, the norm, the update."""
+        """The end of a step: the remaining gradients, tied weights, the norm, the update."""
         job, program, sizes = self.job, self.program, self.sizes
         if job.overlap or self.sharded:
             program.join(waiter=COMPUTE, on=GRADIENTS)
-        elif job.sharding != "zero2":  # which has sent them micro-batch by micro-batch
+        elif job.sharding != "zero2":  # zero2 has already sent them with each micro-batch
             for slot, size in self._gradient_buckets() * job.num_chunks:
                 self._reduce(slot, size, stream=COMPUTE)
         if self.layout.has("embedding") and self.stage in (0, job.pp - 1):
@@ -315,7 +315,7 @@ class StageWriter:
 
 
 def pause_after(graph: Graph, pauses_ns: dict[int, int]) -> Graph:
-    """The graph with its steps' pauses set: what a checkpoint or an evaluation holds up."""
+    """The graph with the pauses of its steps, for checkpoints and evaluations."""
     if not pauses_ns:
         return graph
     pause = pl.col("step").replace_strict(pauses_ns, default=0, return_dtype=pl.Int64)

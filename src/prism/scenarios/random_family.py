@@ -28,7 +28,7 @@ _MOST_STEPS_APART = 6
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RandomConfig(Checked):
-    """The range that random scenarios are drawn from."""
+    """The range of random scenarios."""
 
     min_gpus: int = number(16, 16, 1024)
     max_gpus: int = number(1024, 16, 4096)
@@ -173,7 +173,7 @@ def _experts(rng: np.random.Generator, gpus: int) -> dict[str, Any]:
 
 
 def _draw_measurement(rng: np.random.Generator) -> Measurement:
-    """One to three failings of an exporter."""
+    """One to three errors of an exporter."""
     failings: list[dict[str, Any]] = [
         {"lost": float(rng.uniform(0.002, 0.05))},
         {"sampling_rate": _pick(rng, (10, 100, 1000))},
@@ -191,7 +191,7 @@ def _draw_measurement(rng: np.random.Generator) -> Measurement:
 
 
 def _draw_fault(rng: np.random.Generator, scenario: Scenario, steps_s: Sequence[float]) -> Fault:
-    """One fault in the second half of the scenario, strong enough to be felt."""
+    """One fault in the second half of the scenario, strong enough to have an effect."""
     index = int(rng.integers(len(scenario.jobs)))
     job, step_s = scenario.jobs[index], steps_s[index]
     host = int(_pick(rng, place_jobs(scenario)[index].host.tolist()))
@@ -220,7 +220,7 @@ def _draw_fault(rng: np.random.Generator, scenario: Scenario, steps_s: Sequence[
 
 
 def _next_busy(scenario: Scenario, index: int, host: int, nic: int) -> int:
-    """The first NIC of a host, from this one on, that its job sends or receives by."""
+    """The first NIC of a host, from this one on, that its job uses."""
     num = scenario.cluster.nics.count
     plan = plan_job(place_jobs(scenario)[index], scenario.cluster, index, split_replicas=False)
     busy = set(plan.connections["src"]) | set(plan.connections["dst"])

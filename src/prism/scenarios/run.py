@@ -1,4 +1,4 @@
-"""Make a scenario: run its jobs, plant its faults, measure its flows, write down the truth."""
+"""Make a scenario: run its jobs, plant its faults, measure its flows, write the truth."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ _JOIN_NS = 2_000_000  # traffic of another tenant closer than this is one distur
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScenarioRun:
-    """What a scenario gives: three tables, the truth document, and the graph of each job's undisturbed step."""
+    """The results of a scenario: three tables, the truth document, and the graph of each job's undisturbed step."""
 
     flows: pl.DataFrame
     topology: pl.DataFrame
@@ -80,7 +80,7 @@ def _plan_jobs(scenario: Scenario) -> tuple[JobPlan, ...]:
 def _run_jobs(
     site: Site, planted: list[Planted], span_ranks: Sequence[Sequence[int]]
 ) -> tuple[list[JobRun], list[Planted]]:
-    """Run every job; one that is in another's way runs before it, so that its traffic is known."""
+    """Run every job; a job that disturbs another one runs first, so that its traffic is known."""
     blocked = {p.blocker.victim for p in planted if p.blocker is not None}
     runs: dict[int, JobRun] = {}
     for plan in sorted(site.plans, key=lambda plan: plan.index in blocked):
@@ -95,7 +95,7 @@ def _run_jobs(
 
 
 def disturb(planted: Sequence[Planted], job: int) -> Disturbance:
-    """All that the planted faults do to one job."""
+    """The disturbances of one job by all planted faults."""
     total = Disturbance()
     for p in planted:
         total = total + p.disturbances.get(job, Disturbance())
@@ -134,7 +134,7 @@ def _measure_effects(site: Site, runs: Sequence[JobRun], planted: Sequence[Plant
 
 
 def choose_span_ranks(plans: Sequence[JobPlan], planted: Sequence[Planted], horizon_ns: int) -> list[list[int]]:
-    """All ranks of every job; where that is too much, those that faults slow and the first pipelines of each."""
+    """All ranks of every job; if those are too many, the ranks that faults slow and the first pipelines of each job."""
     total = sum(plan.graph.num_op_instances * horizon_ns / plan.step_ns for plan in plans)
     share = min(1.0, _MOST_SPANS / max(total, 1.0))
     out = []

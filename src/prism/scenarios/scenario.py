@@ -1,4 +1,4 @@
-"""A scenario: a cluster, the jobs on it, what goes wrong and how it is measured."""
+"""A scenario: a cluster, its jobs, its faults and how it is measured."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from prism.simulate.cluster import Cluster
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scenario(Checked):
-    """All that `make_scenario` needs besides a seed."""
+    """All that `make_scenario` needs in addition to a seed."""
 
     name: str
     about: str = ""
@@ -92,7 +92,7 @@ def _find_gpus(scenario: Scenario, job: Job, taken: np.ndarray) -> tuple[np.ndar
 
 
 def check_scenario(scenario: Scenario) -> None:
-    """Refuse what does not hold together: jobs without room, faults that name what is not there."""
+    """Refuse contradictions: jobs without room, faults that name unknown components."""
     place_jobs(scenario)
     cluster = scenario.cluster
     jobs = {job.id: job for job in scenario.jobs}

@@ -1,4 +1,4 @@
-"""Read scenarios: YAML files, or the named ones that Prism brings along."""
+"""Read scenarios: YAML files, or the named ones that ship with Prism."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _LIBRARY = resources.files("prism.scenarios") / "library"
 
 
 def scenario_names() -> tuple[str, ...]:
-    """The scenarios that Prism brings along."""
+    """The scenarios that ship with Prism."""
     return tuple(sorted(f.name.removesuffix(".yaml") for f in _LIBRARY.iterdir() if f.name.endswith(".yaml")))
 
 
@@ -38,7 +38,7 @@ def load_scenario(name_or_path: str | Path) -> Scenario:
 
 
 def read_scenario(text: str, where: str = "scenario") -> Scenario:
-    """Parse the text of a scenario file; `where` is what errors call it."""
+    """Parse the text of a scenario file; errors call it `where`."""
     document = parse_mapping(text, where, "'cluster' and 'jobs'")
     settings = {"name": Path(where).stem, **document}
     if "cluster" in settings:
@@ -62,7 +62,7 @@ def _read_cluster(document: Any, where: str) -> Cluster:
 
 
 def _name_model(document: Any, where: str) -> Any:
-    """A job whose model may be a name, or keys on top of a named one."""
+    """A job whose model may be a name, or a named one with changed keys."""
     if not isinstance(document, Mapping) or "model" not in document:
         return document
     model = document["model"]

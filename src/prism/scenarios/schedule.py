@@ -1,4 +1,4 @@
-"""Pipeline schedules: in which order a stage runs forwards, backwards and weight gradients."""
+"""Pipeline schedules: the order in which a stage runs forward, backward and weight-gradient tasks."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What one rank of a job computes and sends, in nanoseconds and bytes."""
+"""How long one rank of a job computes, in nanoseconds, and how much it sends, in bytes."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class RankSizes:
     forward_ns: float
     logits_ns: float  # the last stage's output layer, forward
     activation_bytes: int  # the whole tensor between layers
-    pipeline_bytes: int  # what a rank hands to the next stage
+    pipeline_bytes: int  # that a rank sends to the next stage
     kv_bytes: int  # one hop of the context-parallel ring
     exchange_bytes: int  # all that a rank sends in one expert dispatch
     layer_params: int  # of one layer on one rank, without experts

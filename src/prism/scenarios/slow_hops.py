@@ -1,9 +1,9 @@
-"""A slow link within a collective: the hops over it end last, the others as far ahead as the algorithm lets them.
+"""A slow link within a collective: its hops end last, the others as far ahead of them as the algorithm allows.
 
-In a ring of N ranks the k-th chunk of a hop D ranks behind the slow one was the (k - D)-th there, so that hop is done D
-chunks before the slow one. Going the other way, a hop u ranks before the slow one runs ahead by what the buffers of
+In a ring of N ranks the k-th chunk of a hop D ranks behind the slow one was the (k - D)-th there, so that hop ends D
+chunks before the slow one. In the other direction, a hop u ranks before the slow one is ahead by what the buffers of
 the ranks in between hold: two chunks each (NCCL: 8 slots per connection, 4 to a chunk). In an all-to-all every pair is
-on its own. Trees keep step: each of their hops waits for the slow one.
+independent. In trees each hop waits for the slow one.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _BUFFERED = 2  # chunks that a rank holds
 
 
 def end_hops_apart(run: JobRun, planted: Sequence[Planted]) -> JobRun:
-    """The run with the ends of collectives' hops where a fault of the network slowed some of them."""
+    """The run with the changed ends of the hops of collectives that a network fault slowed."""
     for p in planted:
         slow = run.plan.index in p.disturbances and p.slow_hops.get(run.plan.index)
         if slow:
@@ -72,7 +72,7 @@ _LEAD = pl.Struct({"connection": pl.Int32, "lead": pl.Float64, "chunks": pl.Floa
 
 
 def _is_slowed(calls: pl.DataFrame, windows: Sequence[Slowdown]) -> pl.Series:
-    """Which calls fell into a window for the most part."""
+    """Which calls were mostly inside a window."""
     ready, end = calls["ready"].to_numpy(), calls["end"].to_numpy()
     inside = np.zeros(len(ready), np.int64)
     for begin, finish in {(w.start_ns, w.end_ns) for w in windows}:
@@ -81,7 +81,7 @@ def _is_slowed(calls: pl.DataFrame, windows: Sequence[Slowdown]) -> pl.Series:
 
 
 def _leads(plan: JobPlan, group: int, shape: list[int], slow: frozenset[int]) -> list[dict[str, float]]:
-    """How many chunks each hop of a call is ahead of the slow ones, and of how many; none for hops that keep step."""
+    """How many chunks each hop of a call is ahead of the slow ones, and of how many; none for hops that wait."""
     own = plan.connections.filter(pl.col("connection").is_in(shape))
     if not slow & set(shape):
         return []

@@ -1,7 +1,7 @@
-"""Transfers that a rank which stands still leaves hanging: what of them reached the wire.
+"""Transfers that are interrupted because a rank stopped, and how much of them was sent.
 
-A hop starts to send once its sender is there, but no further than the buffers of the receiver go while others are
-missing. Where they never come, the exporter closes the record after a while: small, and the last of its kind.
+A hop starts to send when its sender has arrived, but only as much as the receiver's buffers hold while others are
+missing. If they never arrive, the exporter closes the record after a while: it is small, and the last one.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _IDLE_NS = 50_000_000  # an exporter waits this long before it closes a record
 
 @dataclass(frozen=True, slots=True)
 class Stalled:
-    """Messages cut short: which, and when each began."""
+    """Interrupted messages: which, and when each began."""
 
     message: NDArray[np.int32]
     start_ns: Ints
@@ -37,7 +37,7 @@ class Stalled:
 
 
 def take_ns(size: Ints) -> Ints:
-    """How long bytes that nothing holds up take."""
+    """How long an uninterrupted transfer takes."""
     return np.maximum(1, np.rint(size / _BYTES_PER_NS).astype(np.int64))
 
 
@@ -50,7 +50,7 @@ def find_stalled(
     stop: int,
     slowdowns: Sequence[Slowdown],
 ) -> Stalled | None:
-    """Messages that began before `stop` though not all of their group came by then; None where no rank stands still."""
+    """Messages that began before `stop` although not all of their group had arrived; None if no rank stopped."""
     if not any(s.target == "rank" and s.speed == 0 and s.start_ns < stop <= s.end_ns for s in slowdowns):
         return None
     rank, seq = messages["rank"].to_numpy(), messages["seq"].to_numpy()

@@ -19,12 +19,12 @@ _WRITE_BYTES = 256 * 2**20  # a checkpoint travels in writes of this size
 
 
 def checkpoint_bytes(job: Job) -> int:
-    """What one checkpoint holds."""
+    """The size of one checkpoint."""
     return job.model.params * CHECKPOINT_BYTES_PER_PARAM
 
 
 def checkpoint_pause_ns(job: Job) -> int:
-    """How long one checkpoint holds the job up: until storage has it, or until it is in host memory."""
+    """How long one checkpoint pauses the job: until it is in storage, or until it is in host memory."""
     assert job.checkpoint is not None
     if job.checkpoint.blocking:
         return round(checkpoint_bytes(job) / job.checkpoint.storage_gb_per_s)
@@ -62,7 +62,7 @@ def read_samples(job: Job, hosts: Ints, step_start_ns: Ints, num_servers: int, s
 
 
 def write_checkpoints(job: Job, hosts: Ints, saved_ns: Ints, paused_ns: Ints, num_servers: int) -> Transfers:
-    """Every host writes its share from the moment the job pauses; blocking ones are done when the pause ends."""
+    """Every host writes its share from the start of the pause; blocking writes end with the pause."""
     assert job.checkpoint is not None
     share = checkpoint_bytes(job) // len(hosts)
     count = max(1, round(share / _WRITE_BYTES))

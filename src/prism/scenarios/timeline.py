@@ -1,4 +1,4 @@
-"""Run one job through the solver, step after step, and keep what the network and a profiler would see of it."""
+"""Run one job through the solver, step by step, and keep what the network and a profiler would show."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from prism.simulate.spans import write_spans
 Ints = NDArray[np.int64]
 
 _OPS_PER_SOLVE = 6_000_000  # op-instances solved at once: some 300 MB
-_REACH = 50  # slowdowns later than this many times the expected time cannot fall into the steps solved together
+_REACH = 50  # slowdowns later than this many times the expected time cannot affect the steps solved together
 _EXPERT_SPREAD = 0.15  # routing changes from step to step: standard deviation of the logarithm of a pair's bytes
 
 
@@ -50,11 +50,11 @@ class JobPlan:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Disturbance:
-    """What faults do to one job; times count from the start of the scenario."""
+    """The effects of faults on one job; times are relative to the start of the scenario."""
 
     slowdowns: tuple[Slowdown, ...] = ()
     spread: tuple[int, int, float] | None = None  # uneven replicas: from, to, standard deviation
-    outages: tuple[tuple[int, int], ...] = ()  # the job is gone from, to
+    outages: tuple[tuple[int, int], ...] = ()  # the job does not run: from, to
     pause_factor: tuple[int, int, float] | None = None  # checkpoints take longer: from, to, factor
 
     def __add__(self, other: Disturbance) -> Disturbance:
@@ -78,7 +78,7 @@ class Stretch:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobRun:
-    """What happened; `connection` numbers rows of the plan's connections."""
+    """The result; `connection` is a row of the plan's connections."""
 
     plan: JobPlan
     connection: NDArray[np.int32]
@@ -94,7 +94,7 @@ class JobRun:
 
 
 def plan_job(layout: RankLayout, cluster: Cluster, index: int, *, split_replicas: bool) -> JobPlan:
-    """Build a job's step and find what it sends between hosts."""
+    """Build a job's step and list its messages between hosts."""
     sizes = size_up(layout.job, cluster.gpu)
     graph = build_step(layout, sizes, split_replicas=split_replicas)
     messages = find_messages(graph, cluster)
@@ -133,7 +133,7 @@ class _Collected:
 def run_job(
     plan: JobPlan, cluster: Cluster, disturbance: Disturbance, horizon_ns: int, seed: int, span_ranks: Sequence[int]
 ) -> JobRun:
-    """Solve step after step until the horizon; what is unfinished then is not seen."""
+    """Solve step by step until the horizon; unfinished messages are left out."""
     found = _Collected()
     first_step = 0
     for begin, stop in _stretches(plan.job, disturbance, horizon_ns):
@@ -185,7 +185,7 @@ def solve_stretch(
 
 
 def _pauses(plan: JobPlan, disturbance: Disturbance, steps: Ints, expected: Ints) -> Ints:
-    """Nanoseconds that each step's checkpoint and evaluation hold the job up."""
+    """Nanoseconds for which each step's checkpoint and evaluation pause the job."""
     job = plan.job
     pauses = np.zeros(len(steps), np.int64)
     if job.checkpoint is not None:
@@ -201,7 +201,7 @@ def _pauses(plan: JobPlan, disturbance: Disturbance, steps: Ints, expected: Ints
 
 
 def _spread_work(graph: Graph, plan: JobPlan, spread: tuple[int, int, float], expected: Ints, seed: int) -> Graph:
-    """Give every replica its own amount of work in each step: long and short sequences fall where they may."""
+    """Give every replica a random amount of work in each step, for sequences of different lengths."""
     begin, end, sigma = spread
     replicas = plan.job.dp
     rng = np.random.default_rng([seed, 7])

@@ -1,4 +1,4 @@
-"""The records of all jobs and of storage before they are measured, and the FLOWS made of them afterwards."""
+"""The records of all jobs and of storage before they are measured, and the FLOWS made from the measured ones."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def _reroute(
     epoch_ns: int,
     first: int,
 ) -> tuple[pl.DataFrame, pl.DataFrame]:
-    """While a fault holds, its rerouted connections are others: the same ends over another spine."""
+    """During a fault, rerouted connections are replaced by others with the same ends over another spine."""
     added = connections.clear()
     for p in planted:
         for route in (r for r in p.reroutes if r.job == run.plan.index):
@@ -82,7 +82,7 @@ def _reroute(
 def _storage_records(
     scenario: Scenario, run: JobRun, naming: Naming, epoch_ns: int, first: int, seed: int
 ) -> tuple[pl.DataFrame, pl.DataFrame]:
-    """What a job reads from storage and writes to it, cut at the end of the scenario."""
+    """The storage traffic of a job, cut at the end of the scenario."""
     job, hosts, servers = run.plan.job, np.unique(run.plan.layout.host), scenario.num_storage
     found: list[Transfers] = []
     if job.data_loading:
@@ -90,7 +90,7 @@ def _storage_records(
     if job.checkpoint is not None:
         due = (run.step_number + 1) % job.checkpoint.every_steps == 0
         paused = run.pauses_ns[due]
-        if job.evaluation is not None:  # an evaluation may hold the same step up for longer
+        if job.evaluation is not None:  # an evaluation may pause the same step for longer
             both = (run.step_number[due] + 1) % job.evaluation.every_steps == 0
             paused = paused - np.where(both, round(job.evaluation.pause_s * 1e9), 0)
         saved = run.step_end_ns[due] - run.pauses_ns[due]

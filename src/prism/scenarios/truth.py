@@ -1,4 +1,4 @@
-"""The truth file: what a scenario really did, in the words of the diagnosis."""
+"""The truth file: what really happened in a scenario, in the format of the diagnosis."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def describe_truth(
 
 
 def describe_fault(planted: Planted, effects: Sequence[Effect], epoch_ns: int) -> dict[str, Any]:
-    """One fault: the finding that would be right, its window, and what it was measured to do."""
+    """One fault: the correct finding, its window, and its measured effect."""
     return {
         "kind": planted.finding,
         "cause": planted.fault.kind,
@@ -89,7 +89,7 @@ def describe_job(run: JobRun, cluster: Cluster, epoch_ns: int, naming: Naming) -
         "pairs": list_pairs(plan, names),
         "groups": list_groups(plan, endpoint, names),
         "crossing": list_crossing(plan),
-        # An endpoint that two stages share has no stage of its own.
+        # An endpoint that two stages share has no single stage.
         "stages": {name: min(found) for name, found in stages.items() if len(found) == 1},
         "steps": [
             {"index": i, "start_ns": epoch_ns + b, "end_ns": epoch_ns + e}
@@ -140,13 +140,13 @@ def list_groups(plan: JobPlan, endpoint: np.ndarray, names: Sequence[str]) -> li
 
 
 def list_crossing(plan: JobPlan) -> list[str]:
-    """The groups, as spans name them, that send anything from host to host: flows show nothing of the others."""
+    """The groups, as spans name them, that send data between hosts: flows do not show the others."""
     labels = label_groups(plan.graph)
     return labels.filter(pl.col("group").is_in(plan.messages["group"].unique().to_list()))["label"].to_list()
 
 
 def describe_cluster(scenario: Scenario) -> dict[str, Any]:
-    """The cluster in a few words."""
+    """A short description of the cluster."""
     cluster = scenario.cluster
     return {
         "name": cluster.name,
