@@ -1,4 +1,4 @@
-"""A datacenter's job trace -> what it is used for: the workload report, its comparison, and traces made to measure."""
+"""From a datacenter's job trace to the workload report and its comparison; also synthetic traces."""
 
 from prism.characterize.characterization import Characterization, CharacterizeOptions, characterize
 from prism.characterize.checkpoints import CheckpointAdvice, CheckpointCosts, advise_checkpoints

@@ -1,4 +1,4 @@
-"""How much of a cluster its jobs held, quarter hour by quarter hour, and what stood idle while others waited."""
+"""How much of a cluster its jobs held in every quarter hour, and how much was idle while jobs waited."""
 
 from __future__ import annotations
 
@@ -21,17 +21,17 @@ class Capacity:
     allocated_pct: float
     idle_pct: float
     peak_gpus: float
-    waiting_gpu_hours: float  # asked for by jobs that queued
-    idle_while_waiting_gpu_hours: float  # free GPUs that could have met that: fragmentation, policy or placement
+    waiting_gpu_hours: float  # requested by queued jobs
+    idle_while_waiting_gpu_hours: float  # free GPUs that could have run them: fragmentation, policy or placement
     idle_while_waiting_pct: float  # of the idle GPU-hours
     part_node_gpu_time_pct: float  # GPU time of jobs that do not fill whole nodes, which is what fragments them
-    over_capacity_pct: float  # of the time, jobs held more GPUs than the cluster was said to have
+    over_capacity_pct: float  # of the time, jobs held more GPUs than the stated size of the cluster
 
 
 def follow_allocation(tally: Tally) -> pl.DataFrame:
     """Mean GPUs busy and waited for in every quarter hour of the trace: bin, busy_gpus, waiting_gpus.
 
-    Empty where the trace cannot say it: no times, or jobs that ran and none that says when.
+    Empty if the trace does not show it: no times, or no times of the jobs that ran.
     """
     empty = pl.DataFrame(schema={"bin": pl.Int64, "busy_gpus": pl.Float64, "waiting_gpus": pl.Float64})
     if tally.bins.is_empty():
@@ -47,7 +47,7 @@ def follow_allocation(tally: Tally) -> pl.DataFrame:
     def mean_inside(name_in: str, name_out: str) -> pl.Expr:
         carried = (pl.col(name_in) - pl.col(name_out)).cum_sum().shift(1, fill_value=0.0)
         held_s = carried * BIN_S + pl.col(f"{name_in}_s") - pl.col(f"{name_out}_s")
-        # Sums of fractions leave specks below zero.
+        # Sums of fractions may be slightly below zero.
         return (held_s / BIN_S).clip(lower_bound=0)
 
     return bins.select(
@@ -65,7 +65,7 @@ def average_days(tally: Tally) -> pl.DataFrame:
 
 
 def measure_capacity(tally: Tally, *, gpus: float | None, gpus_per_node: int) -> Capacity | None:
-    """The cluster's use over the trace; None where the trace has no times."""
+    """The cluster's use over the trace; None if the trace has no times."""
     flow = follow_allocation(tally)
     if flow.is_empty():
         return None

@@ -1,4 +1,4 @@
-"""The whole study of one datacenter: reads the trace in batches, adds up the tallies, and draws the conclusions."""
+"""The complete study of one datacenter: read the trace in batches, add up the tallies, compute the results."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ from prism.errors import BadConfigError
 from prism.records.compression import name_without_endings
 
 _ADVISED_SIZES = (8, 64, 256, 512, 1024, 2048, 4096, 8192, 16384)
-_LEAST_FAILURES = 3  # fewer do not make a rate
+_LEAST_FAILURES = 3  # needed for a rate
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CharacterizeOptions:
-    """What a user can say about a trace and its cluster."""
+    """What a user can state about a trace and its cluster."""
 
     cluster: str | None = None
     time_zone: str | None = None
@@ -41,11 +41,11 @@ class CharacterizeOptions:
     until: str | None = None  # when the table was exported; running jobs count up to it
     gpus: float | None = None
     gpus_per_node: int = 8
-    nodes: int | None = None  # size of the fleet that the fault file is about
+    nodes: int | None = None  # size of the fleet of the fault file
     utilisation: Path | None = None
     faults: Path | None = None
     save_s: float = 30.0
-    restart_s: float | None = None  # None: as measured, else ten minutes
+    restart_s: float | None = None  # None: the measured value, or else ten minutes
 
     def __post_init__(self) -> None:
         if self.gpus_per_node < 1:
@@ -65,7 +65,7 @@ class CharacterizeOptions:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """Checkpoint advice with where its failure rate comes from."""
+    """Checkpoint advice and the source of its failure rate."""
 
     basis: str
     gpu_hours_per_failure: float
@@ -99,7 +99,7 @@ class Characterization:
 def characterize(
     path: Path, options: CharacterizeOptions | None = None, advance: Callable[[int], None] = lambda rows: None
 ) -> Characterization:
-    """Study one job trace; `advance` is told how many rows each batch had."""
+    """Study one job trace; `advance` gets the number of rows of each batch."""
     options = options or CharacterizeOptions()
     costs = CheckpointCosts(
         save_s=options.save_s, restart_s=options.restart_s if options.restart_s is not None else 600.0
@@ -140,7 +140,7 @@ def characterize(
 def plan_checkpoints(
     found: Study, faults: FaultStudy | None, costs: CheckpointCosts, options: CharacterizeOptions
 ) -> Plan | None:
-    """Advice from the best failure rate at hand: node faults, infrastructure failures, or any mid-run failure."""
+    """Advice from the best available failure rate: node faults, infrastructure failures, or any mid-run failure."""
     known = found.reliability
     if faults is not None and faults.faults >= _LEAST_FAILURES:
         rate = faults.node_mtbf_hours * options.gpus_per_node
@@ -167,7 +167,7 @@ def plan_checkpoints(
 
 
 def parse_until(text: str, time_zone: str | None) -> int:
-    """The moment of an export, as a user writes it: a time, or Unix seconds."""
+    """The moment of an export, from a user's text: a time, or Unix seconds."""
     moment = parse_moments(pl.Series([text]), time_zone).ns[0]
     if moment is None:
         raise BadConfigError(f"--until {text!r} is not a time; give one such as 2024-05-01T12:00:00")
@@ -197,7 +197,7 @@ def _choose_clock(intake: Intake, time_zone: str | None) -> str:
 
 
 def _measure_restart(found: Study) -> float | None:
-    """Mean time to restart after failures, where the trace records it."""
+    """Mean time to restart after failures, if the trace records it."""
     known = found.failures.drop_nulls("restart_mean_s")
     if known.is_empty():
         return None

@@ -1,4 +1,4 @@
-"""Checkpoint advice: the interval that loses least, and the goodput to expect, from a measured failure rate.
+"""Checkpoint advice: the interval with the smallest loss, and the expected goodput, from a measured failure rate.
 
 Failures come at random with mean time M between them. A segment of T seconds of work and a save of C seconds is tried
 until it passes; each failure costs the restart R first. The expected time per segment (J. T. Daly, "A higher order
@@ -6,7 +6,7 @@ estimate of the optimum checkpoint interval for restart dumps", FGCS 2006) is
 
     E(T) = M exp(R / M) (exp((T + C) / M) - 1)        goodput(T) = T / E(T)
 
-and the best T maximises T / E(T). Young's first-order answer, T = sqrt(2 C M), is given beside it.
+and the best T maximises T / E(T). Young's first-order answer, T = sqrt(2 C M), is given as well.
 """
 
 from __future__ import annotations
@@ -36,20 +36,20 @@ class CheckpointCosts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CheckpointAdvice:
-    """For a job of so many GPUs."""
+    """Advice for jobs with this number of GPUs."""
 
     gpus: int
     mtbf_hours: float
     interval_s: float
     young_interval_s: float
     goodput_pct: float
-    goodput_without_restart_pct: float  # what saving and redone work alone leave
+    goodput_without_restart_pct: float  # after saving and redone work only
 
 
 def advise_checkpoints(
     gpu_hours_per_failure: float, sizes: tuple[int, ...], costs: CheckpointCosts
 ) -> tuple[CheckpointAdvice, ...]:
-    """The best interval per job size, when one failure comes every so many GPU-hours."""
+    """The best interval per job size, for a mean number of GPU-hours between failures."""
     return tuple(_advise(gpu_hours_per_failure * 3600 / gpus, gpus, costs) for gpus in sizes)
 
 
@@ -67,7 +67,7 @@ def find_best_interval(mtbf_s: float, save_s: float) -> float:
     ratio = (math.sqrt(5) - 1) / 2
     a, b = high - ratio * (high - low), low + ratio * (high - low)
     for _ in range(120):
-        # The restart scales every interval's goodput alike, so the best interval does not depend on it.
+        # The restart scales the goodput of all intervals equally, so the best interval does not depend on it.
         if find_goodput(a, mtbf_s, save_s, 0.0) > find_goodput(b, mtbf_s, save_s, 0.0):
             high, b = b, a
             a = high - ratio * (high - low)

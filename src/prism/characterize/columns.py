@@ -1,4 +1,4 @@
-"""Which column of a job table means what, by the names that schedulers and public traces use."""
+"""The meaning of each column of a job table, by the names that schedulers and public traces use."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from prism.characterize.formats import SACCT_FORMAT, recognise
 from prism.errors import BadConfigError, BadFileError
 
 # Names are compared without case and punctuation ("nvidia.com/gpu" is "nvidiacomgpu"). Where a table has several
-# of one field's names, the first in the list is used: an exact count before a text, what was lent before what was
-# asked.
+# of one field's names, the first in the list is used: an exact count before a text, allocated before
+# requested.
 ALIASES: Mapping[str, tuple[str, ...]] = {
     "job": ("jobid", "job", "jobidraw", "jobname", "name", "id", "podname"),
     "user": ("user", "userid", "username", "owner", "submitter"),
@@ -55,7 +55,7 @@ class ColumnMap:
     format: str  # which scheduler or public trace the header looks like
     column_of: Mapping[str, str]
     unused: tuple[str, ...] = ()
-    outranked: Mapping[str, str] = field(default_factory=dict)  # column left aside -> column used for that field
+    outranked: Mapping[str, str] = field(default_factory=dict)  # unused column -> column used for that field
     units: Mapping[str, str] = field(default_factory=dict)  # of fields whose bare numbers are not seconds or GPUs
     note: str | None = None
     unit_stated: bool = True
@@ -65,7 +65,7 @@ class ColumnMap:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ColumnChoice:
-    """A user's word on one field: its column and the unit of its numbers."""
+    """A user's choice for one field: its column and the unit of its numbers."""
 
     column: str
     unit: str | None = None
@@ -116,9 +116,9 @@ def map_columns(
     choices: Choices | None = None,
     names: Mapping[str, Sequence[str]] | None = None,
 ) -> ColumnMap:
-    """Find each field's column, or raise naming what is missing or doubled; what the user chose comes first.
+    """Find each field's column, or raise and name what is missing or doubled; the user's choice has priority.
 
-    `names` are a caller's own fields and further names of ours; they take a name from the field that has it here.
+    `names` are a caller's own fields and additional names of ours; they override the names in this file.
     """
     squashed = [squash(name) for name in header]
     further = {key: (name, len(_FIELD_OF) + i) for name, keys in (names or {}).items() for i, key in enumerate(keys)}
@@ -133,11 +133,11 @@ def map_columns(
         if wanted and (wanted not in best or rank < best[wanted][0]):
             best[wanted] = (rank, name)
     column_of = {wanted: name for wanted, (_, name) in best.items()}
-    # One column has one meaning: what the format or the user says takes it from the aliases.
+    # One column has one meaning: the format or the user overrides the aliases.
     own = {wanted: header[squashed.index(key)] for wanted, key in table.fields.items() if key in squashed}
     column_of = {f: c for f, c in column_of.items() if c not in own.values()} | own
     if table.name == "slurm":
-        column_of.pop("reason", None)  # sacct's Reason says why a job waited, not why it failed.
+        column_of.pop("reason", None)  # sacct's Reason is why a job waited, not why it failed.
     units = {wanted: unit for wanted, unit in table.units.items() if wanted in column_of}
     for wanted, choice in (choices or {}).items():
         column = _find_column(choice.column, header, where)
@@ -167,7 +167,7 @@ def map_columns(
 
 
 def _find_column(wanted: str, header: Sequence[str], where: str) -> str:
-    """The column that a user named, exactly or but for case and punctuation."""
+    """The column that a user named, exactly or except for case and punctuation."""
     if wanted in header:
         return wanted
     found = [name for name in header if squash(name) == squash(wanted)]

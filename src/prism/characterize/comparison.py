@@ -1,4 +1,4 @@
-"""Datacenters side by side: a user's own beside the published ones, and where it differs."""
+"""Compare datacenters: a user's own with the published ones, and where it differs."""
 
 from __future__ import annotations
 
@@ -31,22 +31,22 @@ METRICS = (
     ("over_8_jobs_pct", "jobs of more than 8 GPUs", "%"),
     ("over_8_gpu_time_pct", "GPU time of jobs of more than 8 GPUs", "%"),
 )
-_FACTOR = 1.5  # outside every reference by this much is worth a sentence
+_FACTOR = 1.5  # a value outside all references by this factor gets a sentence
 _POINTS = 5.0
 _OWN_FACTOR = 2.0
-_SAME = 0.03  # a trace of a published datacenter should give its published figures this nearly
+_SAME = 0.03  # tolerance for a trace of a published datacenter against its published figures
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Comparison:
-    """One row per datacenter and metric, and what stands out."""
+    """One row per datacenter and metric, and the main differences."""
 
     table: pl.DataFrame  # cluster, own, metric, value
     differences: tuple[str, ...]
 
 
 def compare(reports: Sequence[Characterization]) -> Comparison:
-    """Set reports beside the published datacenters and each other."""
+    """Compare reports with the published datacenters and each other."""
     names = _distinct_names(reports)
     own = {name: measure(report.study) for name, report in zip(names, reports, strict=True)}
     published = {name: measure_published(name) for name in REFERENCES}
@@ -74,7 +74,7 @@ def measure(found: Study) -> dict[str, float | None]:
         .to_dicts()
     }
     small, large = found.sizes.filter(pl.col("gpus") <= 1), found.sizes.filter(pl.col("gpus") > 8)
-    none = (0.0, 0.0) if final else (None, None)  # a table without states says nothing of how jobs ended
+    none = (0.0, 0.0) if final else (None, None)  # a table without states does not show how jobs ended
     outcome = {
         f"{name}{suffix}": final.get(name, none)[index]
         for name in ("completed", "cancelled", "failed")
@@ -138,7 +138,7 @@ def say(value: float | None, unit: str) -> str:
 def _against_published(
     name: str, values: dict[str, float | None], published: dict[str, dict[str, float | None]]
 ) -> list[str]:
-    """Where a datacenter lies outside every published one, and which of them it is most like."""
+    """Where a datacenter is outside the range of all published ones, and which of them is most similar."""
     lines = []
     for metric, words, unit in METRICS[1:]:
         mine = values[metric]
@@ -162,7 +162,7 @@ def _against_published(
 def _against_namesake(
     name: str, values: dict[str, float | None], published: dict[str, dict[str, float | None]]
 ) -> list[str]:
-    """Where a trace that bears a published datacenter's name does not give its published figures."""
+    """Where a trace with a published datacenter's name differs from the published figures."""
     namesake = next((c for c in published if name.removesuffix(" (yours)").lower() == c.lower()), None)
     if namesake is None:
         return []
@@ -202,7 +202,7 @@ def _distance(mine: dict[str, float | None], theirs: dict[str, float | None]) ->
 
 
 def _distinct_names(reports: Sequence[Characterization]) -> list[str]:
-    """Names that stay apart: two files may have one name, and so may a file and a reference."""
+    """Unique names: two files, or a file and a reference, may have the same name."""
     names: list[str] = []
     for report in reports:
         name = report.name if report.name not in REFERENCES else f"{report.name} (yours)"

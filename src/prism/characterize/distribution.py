@@ -14,7 +14,7 @@ Array = npt.NDArray[np.float64]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Distribution:
-    """What one usually says of a set of numbers."""
+    """The usual statistics of a set of numbers."""
 
     count: int = 0
     mean: float | None = None
@@ -65,7 +65,7 @@ def find_percentiles(counted: Counted, percents: Sequence[float]) -> Array:
 
 
 def describe(counted: Counted, *, mean: float | None = None) -> Distribution:
-    """The distribution of counted values; `mean` is given where the sum is known more exactly."""
+    """The distribution of counted values; `mean` is given if the sum is known more exactly."""
     values, counts = counted.values, counted.counts
     if not len(values):
         return Distribution()

@@ -1,4 +1,4 @@
-"""Job tables that come as JSON: which system wrote them, and their rows."""
+"""Job tables in JSON: which system wrote them, and their rows."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def read_json_table(path: Path) -> pl.DataFrame:
 
 
 def load_documents(path: Path) -> Any:
-    """One JSON document; or a list of them, where there are several, one per line or one after the other."""
+    """One JSON document; or a list of them if there are several, one per line or one after the other."""
     try:
         text = path.read_bytes().decode("utf-8-sig", errors="replace")
         try:

@@ -1,4 +1,4 @@
-"""Failed jobs: the table of reasons, how often they come per GPU-hour, and the nodes they come back to."""
+"""Failed jobs: the table of reasons, their rate per GPU-hour, and the nodes where they repeat."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from prism.characterize.vocabulary import FAILED_STATES
 from prism.records.verdict import CATEGORY_OF_REASON
 
 NOT_RECORDED = "(not recorded)"
-MID_RUN_S = 600.0  # a job that failed sooner lost no checkpointed work worth a plan
+MID_RUN_S = 600.0  # a job that failed earlier lost too little work to matter for checkpoints
 
 FAILURES = pl.Schema(
     {
@@ -34,7 +34,7 @@ FAILURES = pl.Schema(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reliability:
-    """How much work passes between failures. GPU-hours are those of all jobs, ended well or not."""
+    """How much work is done between failures. GPU-hours are those of all jobs, failed or not."""
 
     failures: int
     gpu_hours: float
@@ -45,13 +45,13 @@ class Reliability:
     infrastructure_mid_run_failures: int  # those after at least ten minutes of running
     mid_run_failures: int  # multi-node jobs that failed after at least ten minutes
     multi_node_gpu_hours: float
-    multi_node_lost_gpu_hours: float  # used by multi-node jobs that failed, however soon
+    multi_node_lost_gpu_hours: float  # used by multi-node jobs that failed at any time
     multi_node_failed_gpus: float  # GPUs of all those jobs together
     gpu_hours_per_mid_run_failure: float | None
 
 
 def list_failures(tally: Tally) -> pl.DataFrame:
-    """The failure table: per reason where reasons are recorded, else per failed state; costliest first."""
+    """The failure table: per reason if reasons are recorded, or else per failed state; most expensive first."""
     rows = _rows_by_reason(tally) if tally.reasons.height else _rows_by_state(tally)
     table = pl.DataFrame(rows, schema=FAILURES)
     total = table["gpu_time_s"].sum()
@@ -60,7 +60,7 @@ def list_failures(tally: Tally) -> pl.DataFrame:
 
 
 def _rows_by_reason(tally: Tally) -> list[dict[str, object]]:
-    """A row per reason, whatever state its jobs ended in, and one per state of those without a reason."""
+    """A row per reason, for all end states, and a row per state of jobs without a reason."""
     reasons = tally.reasons.with_columns(pl.col("reason").str.strip_chars().replace("", None))
     rows = []
     for part in reasons.filter(pl.col("reason").is_not_null()).partition_by("reason"):

@@ -21,12 +21,12 @@ FAULTS = pl.Schema(
     }
 )
 _MONTH_H = 30 * 24
-_RELATIVE_H = 20 * 365 * 24  # earlier than 1990 on the Unix clock: hours since observation began
+_RELATIVE_H = 20 * 365 * 24  # smaller values, before 1990 as Unix time, are hours since observation began
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FaultStudy:
-    """What a fleet's fault history says."""
+    """Statistics of a fleet's fault history."""
 
     faults: int
     nodes: int
@@ -99,7 +99,7 @@ def study_faults(faults: pl.DataFrame, nodes: int | None) -> FaultStudy:
 
 
 def _observed(faults: pl.DataFrame) -> tuple[float, float]:
-    """First and last hour of the history; a trace that counts from its own zero was watched from there."""
+    """First and last hour of the history; if times are relative, observation began at zero."""
     first, last = faults.select(pl.col("start_h").min(), pl.max_horizontal("start_h", "end_h").max().alias("last")).row(
         0
     )

@@ -39,19 +39,19 @@ _LENGTH = (
 
 @dataclass(frozen=True, slots=True)
 class Moments:
-    """A column of times: nanoseconds of the Unix epoch, and the UTC offsets that its text carried."""
+    """A column of times: nanoseconds of the Unix epoch, and the UTC offsets in its text."""
 
     ns: pl.Series
     offsets: frozenset[str]  # "" is a time without a zone; "epoch" a bare number
 
 
 def is_missing(text: pl.Series) -> pl.Series:
-    """Where a cell says nothing: empty, or one of the words for it."""
+    """Where a cell has no value: empty, or one of the words for that."""
     return text.is_null() | text.str.strip_chars().str.to_lowercase().is_in(MISSING)
 
 
 def map_distinct(text: pl.Series, name: Callable[[str], float | str | None], dtype: pl.DataType) -> pl.Series:
-    """Apply `name` once per distinct value: columns of words and counts hold few of them."""
+    """Apply `name` once per distinct value: columns of words and counts have few of them."""
     distinct = text.unique()
     codes = text.cast(pl.Enum(distinct.drop_nulls())).to_physical()
     names = pl.Series(text.name, [name(value) for value in distinct.drop_nulls()], dtype=dtype)
@@ -59,7 +59,7 @@ def map_distinct(text: pl.Series, name: Callable[[str], float | str | None], dty
 
 
 def parse_gpu_count(text: str) -> float | None:
-    """GPUs that a cell names: 8, 8.0, 8xA100, gpu:a100:4, or a Slurm TRES list; None when it says nothing we know."""
+    """The number of GPUs in a cell: 8, 8.0, 8xA100, gpu:a100:4, or a Slurm TRES list; None for an unknown form."""
     text = text.strip()
     try:
         number = float(text)
@@ -75,7 +75,7 @@ def parse_gpu_count(text: str) -> float | None:
     sliced = [(share, count) for name, count in typed if (share := mig_share(name)) is not None]
     whole = sum(count for name, count in typed if mig_share(name) is None)
     if generic := _TRES_GENERIC.search(text):
-        # The untyped count takes every MIG device for a GPU.
+        # The untyped count counts every MIG device as a GPU.
         whole = max(float(generic.group(1)) - sum(count for _, count in sliced), 0.0)
     return whole + sum(share * count for share, count in sliced)
 
@@ -113,7 +113,7 @@ def parse_lengths(text: pl.Series, unit: str = "s") -> pl.Series:
 
 
 def parse_moments(text: pl.Series, zone: str | None, unit: str | None = None) -> Moments:
-    """Times of a column; those without a zone are taken in `zone`, or as UTC when none is given."""
+    """Times of a column; those without a zone are in `zone`, or in UTC if none is given."""
     present = text.drop_nulls()
     if len(present) and present[0].strip().lower() in MISSING:
         present = present.filter(~is_missing(present))
@@ -141,13 +141,13 @@ def _parse_epochs(text: pl.Series, scale: int) -> Moments:
     numbers = text.cast(pl.Float64, strict=False)
     numbers = numbers.set((numbers < 0) | ~numbers.is_finite() | (numbers * scale > 9e18), None)
     if float(numbers.max() or 0) * scale > 1e18:  # type: ignore[arg-type]
-        numbers = numbers.set(numbers == 0, None)  # Beside times of this century, 0 is "not yet".
+        numbers = numbers.set(numbers == 0, None)  # Among times of this century, 0 means "not yet".
     exact = whole.set(numbers.is_null(), None) * scale
     return Moments(exact.fill_null((numbers * scale).cast(pl.Int64, strict=False)), frozenset({"epoch"}))
 
 
 def _parse_mixed(text: pl.Series, zone: str | None) -> Moments:
-    """The slow way: every row in its own form, with or without seconds, fraction and offset."""
+    """The slow way: each row in its own format, with or without seconds, fraction and offset."""
     parts = text.str.strip_chars().str.extract_groups(_MOMENT).struct.unnest()
     local = parts.select(
         pl.format(
@@ -176,7 +176,7 @@ def _localise(local: pl.Series, zone: str | None) -> pl.Series:
 
 
 def _name_offset(text: str) -> str:
-    """Offsets in one spelling: Z is +00:00, +0800 is +08:00."""
+    """Offsets in one form: Z is +00:00, +0800 is +08:00."""
     if text in ("Z", "UTC"):
         return "+00:00"
     return f"{text[:3]}:{text[3:]}" if len(text) == 5 else text

@@ -1,4 +1,4 @@
-"""The report's figures: each a chart, what it shows, and the table of numbers behind it."""
+"""The report's figures: each with a chart, a description, and its table of numbers."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class Figure:
 
 
 def draw_figures(report: Characterization) -> list[Figure]:
-    """All figures that the data allows, in reading order."""
+    """All figures that the data allows, in the order of the report."""
     found = report.study
     figures = [
         *_curves(found),
@@ -51,7 +51,7 @@ def draw_figures(report: Characterization) -> list[Figure]:
 
 
 def draw_occupancy(report: Characterization) -> Figure | None:
-    """GPUs held and waited for, day by day; None where the trace has no times."""
+    """GPUs held and waited for per day; None if the trace has no times."""
     days = report.study.occupancy
     if days.is_empty():
         return None
@@ -72,7 +72,7 @@ def draw_occupancy(report: Characterization) -> Figure | None:
 
 
 def tabulate_comparison(comparison: Comparison) -> Figure:
-    """Datacenters side by side, one column each."""
+    """A comparison of datacenters, one column each."""
     wide = comparison.table.pivot("cluster", index="metric", values="value", maintain_order=True)
     words = {metric: f"{text} ({unit})" for metric, text, unit in METRICS}
     return Figure(

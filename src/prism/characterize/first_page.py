@@ -29,7 +29,7 @@ def _share(percent: float | None) -> str:
 
 
 def use_rows(report: Characterization) -> Rows:
-    """What was bought and its parts; where the size of the cluster was not given, that is said."""
+    """The GPU-hours bought and their parts, with a remark if the size of the cluster was not given."""
     page = report.overview
     rows: Rows = []
     if page.bought_gpu_hours is not None and page.span_hours is not None and report.study.capacity is not None:
@@ -46,12 +46,12 @@ def use_rows(report: Characterization) -> Rows:
 
 
 def loss_rows(report: Characterization) -> Rows:
-    """What GPU-hours were lost to, largest first."""
+    """Causes of lost GPU-hours, largest first."""
     return [(loss.name, f"{loss.gpu_hours:,.0f}", _share(loss.bought_pct)) for loss in report.overview.losses]
 
 
 def action_rows(report: Characterization) -> Rows:
-    """Three things to do, with their worth."""
+    """Three recommended actions, with what each could save."""
     return [
         (f"{number}. {action.what}", f"{action.worth_gpu_hours:,.0f}", action.basis)
         for number, action in enumerate(report.overview.actions, 1)
@@ -73,7 +73,7 @@ def wait_rows(report: Characterization) -> Rows:
 
 
 def trend_rows(report: Characterization) -> Rows:
-    """The last weeks, oldest first; a week that the trace covers in part says so."""
+    """The last weeks, oldest first; incomplete weeks are marked."""
     if report.weeks is None:
         return []
     return [
@@ -91,7 +91,7 @@ def trend_rows(report: Characterization) -> Rows:
 
 
 def change_rows(report: Characterization) -> Rows:
-    """The last week against the one before."""
+    """The last week compared with the one before."""
     if report.weeks is None:
         return []
     return [

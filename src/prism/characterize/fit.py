@@ -1,7 +1,7 @@
 """A joint distribution of type, size, duration and state that agrees with every published marginal.
 
 The figures give durations by type, job counts and GPU time by size, by type and by state, and the summary gives means
-and medians; nothing gives them jointly. The joint taken is the one of maximum entropy: as even as the published numbers
+and medians; nothing gives them jointly. We use the joint distribution of maximum entropy: as even as these numbers
 allow. Each published number is a linear constraint on the probabilities of a grid of cells, with a tolerance for how
 exactly it could be read, and the dual problem (one multiplier per constraint) is solved by Newton's method.
 

@@ -1,4 +1,4 @@
-"""The public and live job tables that are known by their column names, and what is particular about each."""
+"""The public and live job tables that are recognised by their column names, and the special rules of each."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TableFormat:
-    """One table: the columns that give it away, and where its columns do not mean what their names say elsewhere."""
+    """One table: the columns by which it is recognised, and columns whose meaning differs from other tables."""
 
     name: str
     needs: frozenset[str]  # column names without case and punctuation
@@ -17,8 +17,8 @@ class TableFormat:
     units: Mapping[str, str] = field(default_factory=dict)
     note: str | None = None
     unit_stated: bool = True  # False: the publisher does not say in what unit bare numbers are
-    gpu_time_counts: bool = False  # the GPU-time column is truer than GPUs times duration
-    whole_window: bool = False  # an empty start or end lies before or after the time that the table covers
+    gpu_time_counts: bool = False  # the GPU-time column is more accurate than GPUs times duration
+    whole_window: bool = False  # an empty start or end is outside the time that the table covers
 
 
 def _columns(names: str) -> frozenset[str]:
@@ -27,7 +27,7 @@ def _columns(names: str) -> frozenset[str]:
 
 # Sources, for the column names and units: the README of each release (alibaba/clusterdata, AcmeTrace, HeliosData,
 # msr-fiddle/philly-traces), and the header lines of Muri's, Tiresias', ElasticFlow's, Chronus' and AdaptDL's traces.
-# The more particular come first.
+# More specific tables come first.
 FORMATS: tuple[TableFormat, ...] = (
     TableFormat(
         name="acme-kalos", needs=_columns("gpu_num submit_time"), any_of=_columns("mem_per_pod_GB fail_time stop_time")
@@ -119,7 +119,7 @@ SACCT_FORMAT = "JobID,User,State,AllocTRES,ReqTRES,Submit,Start,End,ElapsedRaw,N
 """The columns that Prism asks of `sacct`."""
 
 ANY_TABLE = TableFormat(name="aliases", needs=frozenset(), unit_stated=False)
-"""A table that is known by the names of its columns only."""
+"""A table that is recognised by the names of its columns only."""
 
 
 def recognise(squashed: set[str]) -> TableFormat:

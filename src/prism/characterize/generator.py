@@ -55,7 +55,7 @@ class GeneratorOptions:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Model:
-    """What is drawn from: the published row and type shares, and the cells fitted to them."""
+    """The distributions: the published row and type shares, and the cells fitted to them."""
 
     cluster: str
     row: Row
@@ -167,9 +167,9 @@ def _spread(cells: Cells, chosen: npt.NDArray[np.int64], rng: np.random.Generato
 
 
 def _match_totals(duration: Array, model: Model, chosen: npt.NDArray[np.int64]) -> Array:
-    """Nudge long jobs so that GPU time per type and state and the mean duration are the published ones.
+    """Adjust long jobs so that GPU time per type and state and the mean duration are the published ones.
 
-    A handful of the largest jobs hold much of the GPU time, so a draw alone is off by several percent.
+    A few of the largest jobs hold much of the GPU time, so without this a draw is wrong by several percent.
     """
     row, cells = model.row, model.jobs
     movable = np.flatnonzero(duration > _LONG_S)
@@ -186,7 +186,7 @@ def _match_totals(duration: Array, model: Model, chosen: npt.NDArray[np.int64]) 
     for _ in range(60):
         for index, target in enumerate(model.type_shares * wanted.sum()):
             here = kind == index
-            # Wide jobs carry the GPU time, so few have to move; a type without any moves as a whole.
+            # Wide jobs hold most of the GPU time, so adjusting a few suffices; a type without any is adjusted as a whole.
             wide = here & ~small if (here & ~small).any() else here
             rest = float(size[here] @ moved[here]) - float(size[wide] @ moved[wide])
             moved[wide] *= _factor(target - still_type[index] - rest, float(size[wide] @ moved[wide]))
@@ -206,7 +206,7 @@ def _match_totals(duration: Array, model: Model, chosen: npt.NDArray[np.int64]) 
 
 
 def _factor(wanted: float, held: float) -> float:
-    """By how much to scale what is held to get what is wanted; at most a quarter at a time."""
+    """The factor from the present to the wanted value; at most a quarter at a time."""
     return float(np.clip(wanted / held, 0.8, 1.25)) if held > 0 else 1.0
 
 
@@ -226,7 +226,7 @@ def _draw_log_normal(count: int, median: float, mean: float, rng: np.random.Gene
 
 
 def _draw_arrivals(count: int, cluster: str, rng: np.random.Generator) -> Array:
-    """Local seconds of the Unix epoch, more by day than by night."""
+    """Submission times in local seconds of the Unix epoch, more by day than by night."""
     first, last = (datetime.fromisoformat(day).replace(tzinfo=UTC) for day in _SPAN[cluster][:2])
     days = (last - first).days
     weights = (_WEEKDAYS[(first.weekday() + np.arange(days)) % 7][:, None] * _HOURS).ravel()
@@ -260,7 +260,7 @@ def _draw_reasons(jobs: pl.DataFrame, rng: np.random.Generator) -> pl.Series:
 
 
 def _write_columns(jobs: pl.DataFrame, first: int, cluster: str) -> pl.DataFrame:
-    """AcmeTrace's columns; every job id and user says that it is synthetic."""
+    """AcmeTrace's columns; every job id and user is marked as synthetic."""
     offset = _SPAN[cluster][2]
 
     def moment(seconds: pl.Expr) -> pl.Expr:

@@ -1,4 +1,4 @@
-"""From a batch of a trace's text to JOBS, counting on the way everything that a reader of the report must know."""
+"""From a batch of a trace's text to JOBS, with counts of everything that a reader of the report must know."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class IntakeOptions:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Intake:
-    """What was met while reading; the sum of two intakes is the intake of both."""
+    """Counts made while reading; the sum of two intakes is the intake of both."""
 
     rows: int = 0
     jobs: int = 0
@@ -54,8 +54,8 @@ class Intake:
     never_started: int = 0
     no_times: int = 0
     early_starts: int = 0
-    checked: int = 0  # jobs whose duration and GPU-time columns were held against their times
-    waited: int = 0  # of those, jobs that queued and give a duration, so that what it counts from can be told
+    checked: int = 0  # jobs whose duration and GPU-time columns were compared with their times
+    waited: int = 0  # of those, jobs that queued and have a duration, which show whether it includes the queue
     duration_from_submit: int = 0
     duration_differs: int = 0
     gpu_time_given: int = 0
@@ -112,7 +112,7 @@ def take_in(raw: pl.DataFrame, trace: Trace, options: IntakeOptions, first_row: 
 def parse_rows(
     rows: pl.DataFrame, trace: Trace, options: IntakeOptions
 ) -> tuple[pl.DataFrame, set[str], dict[str, pl.Series]]:
-    """Every column as numbers, the time offsets seen, and per field which rows hold something that is none."""
+    """Every column as numbers, the time offsets seen, and per field the rows that are not numbers."""
     units = trace.columns.units
 
     def lengths(text: pl.Series) -> pl.Series:
@@ -153,7 +153,7 @@ def parse_rows(
 
 
 def _apply_instances(parsed: pl.DataFrame) -> pl.DataFrame:
-    """GPUs per instance times instances and times the share of each GPU, where the table counts so."""
+    """GPUs per instance times instances and times the share of each GPU, if the table counts that way."""
     factors = [name for name in ("instances", "share") if name in parsed.columns]
     gpus = pl.col("gpus")
     for name in factors:
@@ -162,7 +162,7 @@ def _apply_instances(parsed: pl.DataFrame) -> pl.DataFrame:
 
 
 def _contradictions(parsed: pl.DataFrame) -> dict[str, pl.Series]:
-    """Rows whose values cannot be: negative lengths, an end before the start."""
+    """Rows with impossible values: negative lengths, an end before the start."""
     found: dict[str, pl.Series] = {}
     for name in ("duration", "queue", "gpu_time", "restart"):
         if name in parsed.columns and (parsed[name].min() or 0) < 0:  # type: ignore[operator]
@@ -182,7 +182,7 @@ _EXPECTED: Mapping[str, str] = {
 
 
 def _name_first(problems: Mapping[str, pl.Series], rows: pl.DataFrame, trace: Trace) -> BadRowError:
-    """The error that names the first bad row, what is wrong there and what to do."""
+    """The error for the first bad row: what is wrong there and how to fix it."""
     first = {name: mask.arg_max() or 0 for name, mask in problems.items() if mask.any()}
     name = min(first, key=lambda n: (first[n], n))
     row, place = first[name], "row" if trace.kind != "csv" else "line"
@@ -205,7 +205,7 @@ def _count(values: pl.Series) -> Counter[str]:
 
 
 def _count_unknown_states(text: pl.Series, state: pl.Series) -> Counter[str]:
-    """Words for a job's end that nobody has mapped."""
+    """Words for a job's end that are not mapped to a state."""
     unmapped = text.filter(state.is_null())
     return _count(unmapped.filter(~is_missing(unmapped)))
 

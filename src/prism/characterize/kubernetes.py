@@ -1,4 +1,4 @@
-"""Kubernetes objects as job tables: pods, jobs and Kueue workloads, as `kubectl -o json` or a watch gives them."""
+"""Kubernetes objects as job tables: pods, jobs and Kueue workloads, from `kubectl -o json` or a watch."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def is_kubernetes(document: Any) -> bool:
 
 
 def read_objects(documents: Iterable[Object], where: str) -> pl.DataFrame:
-    """One row per pod, job or workload; of a watch, the last word on each. Jobs stand for their own pods."""
+    """One row per pod, job or workload; of a watch, the last state of each. Pods of a listed job are left out."""
     try:
         latest = _keep_latest(documents)
         rows = [_flatten(item, deleted) for item, deleted in _choose(latest)]
@@ -42,7 +42,7 @@ def read_objects(documents: Iterable[Object], where: str) -> pl.DataFrame:
 
 
 def _keep_latest(documents: Iterable[Object]) -> dict[str, tuple[Object, bool]]:
-    """The last word on each object, and whether that was its deletion."""
+    """The last state of each object, and whether it was deleted."""
     latest: dict[str, tuple[Object, bool]] = {}
     for document in documents:
         for item, deleted in _unwrap(document):
@@ -109,7 +109,7 @@ Read = tuple[str | None, float, Any, Any, Any, Any]
 
 
 def _read_pod(spec: Object, status: Object) -> Read:
-    # Pods start when the scheduler binds them: from then on their GPUs are taken.
+    # Pods start when the scheduler binds them, because their GPUs are in use from then on.
     bound = _condition(status, "PodScheduled")
     start = (bound or {}).get("lastTransitionTime") or status.get("startTime")
     ended = [
@@ -140,7 +140,7 @@ def _read_job(spec: Object, status: Object) -> Read:
 
 
 def _read_workload(spec: Object, status: Object) -> Read:
-    """Kueue: admitted is started, since from then on the quota is taken."""
+    """Kueue: a workload starts when it is admitted, because its quota is in use from then on."""
     admission = status.get("admission") or {}
     lent = [_count(assigned.get("resourceUsage") or {}) for assigned in admission.get("podSetAssignments") or []]
     asked = sum(int(part.get("count", 1)) * count_pod_gpus(part["template"]["spec"]) for part in spec["podSets"])
@@ -162,7 +162,7 @@ def _condition(status: Object, name: str) -> Object | None:
 
 
 def count_pod_gpus(spec: Object) -> float:
-    """GPUs that a pod takes; its init containers run before the others, so the larger of both counts."""
+    """GPUs of a pod; its init containers run before the others, so the larger of both counts."""
 
     def needs(container: Object) -> float:
         resources = container.get("resources") or {}

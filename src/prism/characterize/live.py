@@ -1,4 +1,4 @@
-"""Job tables from running systems: Slurm's accounting, and a watch on a Kubernetes cluster that outlives its pods."""
+"""Job tables from running systems: Slurm's accounting, and a Kubernetes watch that also keeps deleted pods."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _KEPT_STATUS = (
 
 
 def fetch_sacct(since: str, target: Path) -> None:
-    """Write what Slurm's accounting knows since a time, in words that sacct understands, as its parsable table."""
+    """Write Slurm's accounting since a time (in sacct's format) as its parsable table."""
     command = ["sacct", "--allusers", "--parsable2", f"--starttime={since}", f"--format={SACCT_FORMAT}"]
     # Times as seconds of the epoch need no zone, and no clock change shifts them.
     environment = {**os.environ, "SLURM_TIME_FORMAT": "%s"}
@@ -33,7 +33,7 @@ def fetch_sacct(since: str, target: Path) -> None:
 
 
 def list_objects(source: str, store: Path) -> str:
-    """Write the cluster's objects of today into a store, beside what it knew; returns where a watch goes on from."""
+    """Add the cluster's present objects to a store; returns the version from which a watch continues."""
     path = _find_path(source)
     answer = _get(path)
     try:
@@ -44,7 +44,7 @@ def list_objects(source: str, store: Path) -> str:
     except (ValueError, TypeError, KeyError, AttributeError):
         raise BadFileError(f"kubectl get --raw {path}: did not give a list of objects; check the API server") from None
     present = {_name(event) for event in fresh}
-    # What is gone was deleted while nobody watched; when, is not known.
+    # Missing objects were deleted while no watch ran, at an unknown time.
     past = [event if _name(event) in present else {**event, "type": "DELETED"} for event in _read_store(store)]
     known = {_name(event): event for event in (*past, *fresh)}
     temporary = store.with_name(store.name + ".new")
@@ -57,7 +57,7 @@ def list_objects(source: str, store: Path) -> str:
 
 
 def watch_objects(source: str, store: Path, version: str, seconds: int) -> int:
-    """Add to a store what happens in a cluster for so many seconds; returns how many events came."""
+    """Add the events of a cluster to a store for this many seconds; returns their number."""
     query = f"watch=1&resourceVersion={version}&timeoutSeconds={max(seconds, 1)}"
     command = ["kubectl", "get", "--raw", f"{_find_path(source)}?{query}"]
     count, deadline = 0, time.monotonic() + seconds + 30
@@ -119,7 +119,7 @@ def _name(event: Mapping[str, Any]) -> str:
 
 
 def _slim(item: Mapping[str, Any]) -> dict[str, Any]:
-    """What a report needs of an object: a pod's environment, volumes and mounts may hold secrets."""
+    """The parts of an object that a report needs: a pod's environment, volumes and mounts may hold secrets."""
     metadata, status = item["metadata"], item.get("status") or {}
     spec = item.get("spec") or {}
     return {

@@ -1,4 +1,4 @@
-"""What a reader must know before believing a report: what the trace left out, contradicted, or said its own way."""
+"""Remarks that a reader of the report must know: missing data, contradictions and unusual forms in the trace."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from prism.characterize.trace import HASHED_BYTES, Trace
 
 
 def write_notes(reading: Reading, options: IntakeOptions, study: Study, clock: str) -> tuple[str, ...]:
-    """Every remark on one trace, weightiest first."""
+    """Every remark on one trace, most important first."""
     trace, intake = reading.trace, reading.intake
     parts = (
         _on_identity(trace, intake, study),

@@ -1,4 +1,4 @@
-"""The first page: what was bought, what it was used for, what was lost and to what, and what to do about it first."""
+"""The first page: GPU-hours bought, used and lost, the causes of losses, and what to do first."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ class Part:
 
     name: str
     gpu_hours: float
-    bought_pct: float | None  # None: how much was bought is not known
+    bought_pct: float | None  # None: the amount bought is unknown
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Action:
-    """Something to do, with the most that it can save over a span as long as the trace's."""
+    """A recommended action, with the most that it can save over a time as long as the trace."""
 
     what: str
     worth_gpu_hours: float
@@ -41,15 +41,15 @@ class Overview:
     bought_gpu_hours: float | None
     bought_known: bool  # False: the cluster's size is the most that was ever in use
     used_gpu_hours: float
-    uses: tuple[Part, ...]  # adds up to what was bought where that is known
-    losses: tuple[Part, ...]  # largest first; what cancelled jobs did is not known, so they are none
+    uses: tuple[Part, ...]  # adds up to the amount bought, if that is known
+    losses: tuple[Part, ...]  # largest first; cancelled jobs are not included, because it is unknown what they achieved
     actions: tuple[Action, ...]
 
 
 def write_overview(
     found: Study, faults: FaultStudy | None, gpus_per_node: int, advice: tuple[CheckpointAdvice, ...]
 ) -> Overview:
-    """Draw the first page's numbers from a study."""
+    """Compute the first page's numbers from a study."""
     capacity, summary = found.capacity, found.summary
     bought = capacity.gpus * capacity.span_hours if capacity else None
 
@@ -88,7 +88,7 @@ def _split_use(found: Study) -> dict[str, float]:
 
 
 def name_failure(reason: str, state: str) -> str:
-    """A failure in words: its reason, or what the scheduler called its end."""
+    """The text for a failure: its reason, or the scheduler's word for its end."""
     return f"{state} (reason not recorded)" if reason == NOT_RECORDED else reason
 
 
@@ -104,7 +104,7 @@ def _list_losses(found: Study, faults: FaultStudy | None, bought: float | None) 
 
 
 def _choose_actions(found: Study, gpus_per_node: int, advice: tuple[CheckpointAdvice, ...]) -> tuple[Action, ...]:
-    """The three actions worth most; what they save overlaps where they are about the same jobs."""
+    """The three actions that save most; savings overlap if they concern the same jobs."""
     actions = [
         *_mend_reason(found),
         *_look_at_nodes(found, gpus_per_node),
@@ -115,7 +115,7 @@ def _choose_actions(found: Study, gpus_per_node: int, advice: tuple[CheckpointAd
 
 
 def _mend_reason(found: Study) -> list[Action]:
-    """The costliest failure whose reason is known, and jobs that ran into their time limit or out of memory."""
+    """The most expensive failure with a known reason, and jobs that hit their time limit or ran out of memory."""
     words = {
         "timeout": "Have jobs save before their time limit, or give the longest a longer one",
         "out_of_memory": "Check memory before large jobs start",
@@ -136,7 +136,7 @@ def _mend_reason(found: Study) -> list[Action]:
 
 
 def _look_at_nodes(found: Study, gpus_per_node: int) -> list[Action]:
-    """Nodes with far more failed jobs than the average one; jobs may fail there by chance or by their own fault."""
+    """Nodes with far more failed jobs than average; that may be chance or the fault of the jobs."""
     if found.capacity is None or found.node_failures.is_empty():
         return []
     fleet = max(found.capacity.gpus / gpus_per_node, found.node_failures.height)
@@ -170,13 +170,13 @@ def _fill_idle(found: Study) -> list[Action]:
 
 
 def _save_often(found: Study, gpus_per_node: int, advice: tuple[CheckpointAdvice, ...]) -> list[Action]:
-    """What checkpoints at the best interval would leave of the work that jobs of many nodes lost."""
+    """How much of the work lost by multi-node jobs checkpoints at the best interval would save."""
     known = found.reliability
     if not advice or known.mid_run_failures == 0:
         return []
     size = known.multi_node_failed_gpus / known.mid_run_failures
     fitting = min(advice, key=lambda one: abs(one.gpus - size))
-    # Half an interval is still lost each time; jobs that failed at once are counted too, which says too little.
+    # Half an interval is still lost each time; counting jobs that failed at once makes the estimate too low.
     kept = known.multi_node_failed_gpus * fitting.interval_s / 2 / 3600
     worth = known.multi_node_lost_gpu_hours - kept
     if worth <= 0:

@@ -1,4 +1,4 @@
-"""A site's answers about its own tables, saved once: which columns are which, its clock and its cluster."""
+"""A site's settings for its own tables: the meaning of columns, its clock and its cluster."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Profile:
 
 
 def read_profile(path: Path) -> Profile:
-    """Read a profile, or raise naming the key that is wrong."""
+    """Read a profile, or raise and name the wrong key."""
     try:
         values = tomllib.loads(path.read_text(encoding="utf-8"))
     except OSError as error:

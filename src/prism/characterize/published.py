@@ -1,4 +1,4 @@
-"""What is published about five datacenters: the reference rows, the curves of the figures, the failure table."""
+"""Published data of five datacenters: the reference rows, the curves of the figures, the failure table."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def find_type_mix(cluster: str) -> pl.DataFrame:
 
 
 def find_utilisation_medians() -> pl.DataFrame:
-    """Published medians per metric: metric, seren_p50, kalos_p50; null where a cluster does not give it."""
+    """Published medians per metric: metric, seren_p50, kalos_p50; null if a cluster has none."""
     table = load_published("utilisation_quantiles").filter((pl.col("percent") == 50) & (pl.col("cluster") != "Philly"))
     renamed = table.with_columns(pl.col("metric").str.replace(r"^ib_mbps_\d$", "network_mb_s"))
     wide = renamed.pivot("cluster", index="metric", values="value", aggregate_function="mean")

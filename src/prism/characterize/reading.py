@@ -1,4 +1,4 @@
-"""A trace read once, in batches: its tally, what was met on the way, and when it was exported."""
+"""A trace read once, in batches: its tally, the counts made while reading, and when it was exported."""
 
 from __future__ import annotations
 
@@ -20,18 +20,18 @@ from prism.errors import BadFileError
 MAX_CHECKED_IDS = 8_000_000
 _MERGE_EVERY = 8  # tallies added up at a time: fewer copies of the large tables
 _PROBED_ROWS = 20_000
-_REPEATING = frozenset({"duration", "queue", "gpu_time"})  # columns that say again what the times say
+_REPEATING = frozenset({"duration", "queue", "gpu_time"})  # columns that only repeat what follows from the times
 _CHECKED = ("checked", "waited", "duration_from_submit", "duration_differs", "gpu_time_given", "gpu_time_differs")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reading:
-    """Everything that was taken from a trace."""
+    """The result of reading a trace."""
 
     trace: Trace
     tally: Tally
     intake: Intake
-    until_ns: int | None  # the export, or the last time in the table where nobody says when that was
+    until_ns: int | None  # the time of the export, or the last time in the table if that is unknown
     notes: tuple[str, ...] = ()
 
 
@@ -48,7 +48,7 @@ def read_trace(path: Path, opening: OpenOptions, taking: IntakeOptions, advance:
 
 
 def read_jobs(path: Path, opening: OpenOptions, taking: IntakeOptions) -> tuple[pl.DataFrame, tuple[str, ...]]:
-    """JOBS of a whole table, with the caller's own fields as text, and remarks on units that were not as named."""
+    """JOBS of a whole table, with the caller's own fields as text, and remarks on units that differ from the names."""
     trace = _open(path, opening)
     try:
         batches = list(read_batches(trace, skip_bad_rows=taking.skip_bad_rows))
@@ -75,7 +75,7 @@ def _settle_units(first: pl.DataFrame, trace: Trace, taking: IntakeOptions) -> t
 
 
 def _read_once(trace: Trace, taking: IntakeOptions, advance: Callable[[int], None]) -> Reading:
-    """The trace's tally; columns that only repeat the times are read no further than it takes to check them."""
+    """The trace's tally; columns that only repeat the times are read only as far as needed to check them."""
     probe = list(read_batches(trace, skip_bad_rows=taking.skip_bad_rows, rows=_PROBED_ROWS))
     first = pl.concat(probe) if probe else pl.DataFrame()
     notes: tuple[str, ...] = ()
@@ -87,14 +87,14 @@ def _read_once(trace: Trace, taking: IntakeOptions, advance: Callable[[int], Non
     without = _REPEATING - {"gpu_time"} if trace.columns.gpu_time_counts else _REPEATING
     reading = _read_rows(trace, taking, advance, without, notes)
     if reading.intake.never_started or reading.intake.no_times or reading.intake.running:
-        # Some jobs give no times after all, so what the other columns say of them is needed.
+        # Some jobs have no times after all, so the other columns are needed for them.
         return _read_rows(trace, taking, advance, frozenset(), notes)
     checked = {name: getattr(repeating, name) for name in _CHECKED}
     return replace(reading, intake=replace(reading.intake, **checked))
 
 
 def _check_repeating(first: pl.DataFrame, trace: Trace, taking: IntakeOptions) -> Intake | None:
-    """The intake of the first rows where these give all times and more rows follow; else None."""
+    """The intake of the first rows if these have all times and more rows follow; else None."""
     if not {"submit", "start", "end"} <= trace.columns.column_of.keys() or first.height < _PROBED_ROWS:
         return None
     met = take_in(first, trace, taking, 0)[1]

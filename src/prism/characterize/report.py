@@ -99,7 +99,7 @@ def render_page(
 
 
 def summary_rows(report: Characterization) -> list[tuple[str, str]]:
-    """The summary as words and numbers, for page and terminal alike."""
+    """The summary as text and numbers, for the page and the terminal."""
     s, known = report.study.summary, report.study.reliability
     rows = [
         ("jobs (GPU / CPU)", f"{s.jobs:,} ({s.gpu_jobs:,} / {s.cpu_jobs:,})"),
@@ -128,7 +128,7 @@ def summary_rows(report: Characterization) -> list[tuple[str, str]]:
 
 
 def advice_rows(plan: Plan) -> list[tuple[str, ...]]:
-    """Checkpoint advice as words: GPUs, time between failures, best interval, Young's, goodput."""
+    """Checkpoint advice as text: GPUs, time between failures, best interval, Young's, goodput."""
     return [
         (
             f"{a.gpus:,}",
@@ -145,7 +145,7 @@ ADVICE_HEAD = ("job GPUs", "time between failures", "best interval", "Young's in
 
 
 def _render_first_page(report: Characterization) -> Iterable[str]:
-    """GPU-hours bought, used and lost; what to do; who waits; how it goes."""
+    """GPU-hours bought, used and lost; actions; waiting users; the trend."""
     parts = (
         ("GPU-hours bought, and what they were used for", "use", use_rows(report)),
         ("Lost, and to what", "loss", loss_rows(report)),

@@ -1,4 +1,4 @@
-"""From parsed columns to JOBS: every length counted from the times where both are known, running jobs apart."""
+"""From parsed columns to JOBS: lengths are computed from times if both are known; running jobs are separate."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _SETTLED = frozenset(
 
 
 def settle_jobs(parsed: pl.DataFrame, columns: ColumnMap) -> tuple[pl.DataFrame, dict[str, int]]:
-    """JOBS with every length counted from the times where both are known, and what was met on the way."""
+    """JOBS, with every length computed from times if both are known, and the counts made on the way."""
     has = set(parsed.columns)
     texts = [name for name in parsed.columns if name not in _SETTLED]
     given = {
@@ -53,7 +53,7 @@ def settle_jobs(parsed: pl.DataFrame, columns: ColumnMap) -> tuple[pl.DataFrame,
         pl.when(~live).then(pl.coalesce(ran, pl.col("given_duration"))).alias("duration_s"),
         pl.coalesce(_seconds_between("submit_ns", "start_ns").clip(lower_bound=0), "given_queue").alias("queue_s"),
         pl.when(~live).then(pl.col("end_ns")).alias("end_ns"),
-        # What a running job has run so far, where the table says; else it is counted up to the export.
+        # The run time so far of a running job, if the table has it; otherwise it is computed up to the export.
         pl.when(running).then(pl.col("given_duration")).alias("held_s"),
         (running & pl.col("given_duration").is_null() & pl.col("start_ns").is_not_null()).alias("open"),
     ).with_columns(
@@ -93,13 +93,13 @@ def close_running(jobs: pl.DataFrame, until_ns: int) -> pl.DataFrame:
 
 
 def _seconds_between(first: str, last: str) -> pl.Expr:
-    """Seconds from one moment to another, exact for whole ones (dividing by a billion would leave specks)."""
+    """Seconds between two moments, exact for whole seconds (a division by a billion would leave rounding errors)."""
     ns = pl.col(last) - pl.col(first)
     return (ns // NS).cast(pl.Float64) + (ns % NS) * 1e-9
 
 
 def _observe(jobs: pl.DataFrame, missing_gpus: int) -> dict[str, int]:
-    """Count the traps that a trace may hold."""
+    """Count known problems of traces."""
     live = pl.col("state").is_in(LIVE_STATES)
     given, ran = pl.col("given_duration"), pl.col("duration_s")
     turnaround = _seconds_between("submit_ns", "end_ns")

@@ -31,7 +31,7 @@ def has_ruler(head: bytes) -> bool:
 
 
 def read_fixed_width(text: str, where: str) -> pl.DataFrame:
-    """A table whose second line shows, in dashes, how wide each column is."""
+    """A table whose second line shows the width of each column in dashes."""
     header, ruler, *rows = text.replace("\r\n", "\n").split("\n")
     spans = [found.span() for found in re.finditer("-+", ruler)]
     names = [header[low:high].strip() for low, high in spans]
@@ -96,7 +96,7 @@ def _number(value: Any) -> int | None:
 
 
 def _moment(value: Any) -> int | None:
-    """Seconds of the epoch; Slurm writes 0 for what has not happened."""
+    """Seconds of the epoch; Slurm writes 0 for events that have not happened."""
     return _number(value) or None
 
 
@@ -109,7 +109,7 @@ def is_header(cells: Sequence[str]) -> bool:
 
 
 def name_columns(rows: Sequence[Sequence[str]], where: str) -> list[str]:
-    """Columns of a sacct export without a header line, by their values; raises where these fit several columns."""
+    """Columns of a sacct export without a header line, by their values; raises if these fit several columns."""
     width = len(rows[0])
     columns = [pl.Series([row[i].strip() for row in rows if len(row) == width], dtype=pl.String) for i in range(width)]
     names = [f"column_{i + 1}" for i in range(width)]
@@ -138,7 +138,7 @@ def name_columns(rows: Sequence[Sequence[str]], where: str) -> list[str]:
 
 
 def _kind(column: pl.Series) -> str:
-    """What a column's cells are: job, state, tres, time, clock or other."""
+    """The kind of a column's cells: job, state, tres, time, clock or other."""
     cells = [cell for cell in column if cell.lower() not in MISSING]
     if not cells:
         return "time" if any(cell == "Unknown" for cell in column) else "other"
@@ -153,7 +153,7 @@ def _kind(column: pl.Series) -> str:
 
 
 def _find_run(columns: Sequence[pl.Series], times: Sequence[int], clocks: Sequence[int]) -> tuple[int, ...] | None:
-    """The two time columns that lie as far apart as a column of lengths says in every row, and that column."""
+    """Two time columns and a column of lengths that equals their difference in every row."""
     moments = {i: parse_moments(columns[i].replace("Unknown", None), None).ns for i in times}
     for clock in clocks:
         elapsed = parse_lengths(columns[clock])

@@ -26,7 +26,7 @@ UNTYPED = "(no type)"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StudyOptions:
-    """What the trace itself does not say about its cluster."""
+    """Facts about the cluster that the trace does not contain."""
 
     gpus: float | None = None
     gpus_per_node: int = 8
@@ -140,7 +140,7 @@ def share_states(cells: pl.DataFrame) -> pl.DataFrame:
 
 
 def share_sizes(cells: pl.DataFrame) -> pl.DataFrame:
-    """Shares of jobs and GPU time at every GPU count, at or above it, and above it: the wording changes the answer."""
+    """Shares of jobs and GPU time at every GPU count, at or above it, and above it, because papers use all three."""
     sizes = _share(cells.filter(pl.col("gpus") > 0), ["gpus"]).sort("gpus")
     above = [
         column
@@ -232,7 +232,7 @@ def rank_waits(users: pl.DataFrame, top: int = 20) -> pl.DataFrame:
 
 
 def measure_concentration(users: pl.DataFrame) -> Concentration:
-    """Shares of GPU time that the heaviest users hold, and the Gini index (0 even, 1 one user)."""
+    """Shares of GPU time of the largest users, and the Gini index (0 even, 1 one user)."""
     used = users["gpu_time_s"].sort(descending=True)
     total, count = float(used.sum()), len(used)
     if total <= 0:

@@ -16,7 +16,7 @@ SWF_COLUMNS = (
     "queue_number", "partition_number", "preceding_job", "think_time",
 )  # fmt: skip
 _STATES: Mapping[str, str] = {"0": "failed", "1": "completed", "5": "cancelled"}
-_PARTS = ("2", "3", "4")  # stretches of a job that another line gives as a whole
+_PARTS = ("2", "3", "4")  # parts of a job that another line lists as a whole
 NOTE = "SWF counts processors, not GPUs; every processor is counted as one GPU."
 
 
@@ -31,7 +31,7 @@ def looks_like_swf(head: bytes) -> bool:
 
 
 def read_swf(text: str, where: str) -> tuple[pl.DataFrame, int]:
-    """One row per job, all text, and how many lines were stretches of jobs; -1 is what SWF writes for unknown."""
+    """One row per job, all text, and how many lines were parts of jobs; SWF writes -1 for unknown."""
     found = re.search(r"^;\s*UnixStartTime\s*:\s*(\d+)", text, re.MULTILINE)
     begin = int(found.group(1)) if found else 0
     lines = pl.Series("line", text.split("\n"), dtype=pl.String).str.strip_chars()
@@ -51,7 +51,7 @@ def read_swf(text: str, where: str) -> tuple[pl.DataFrame, int]:
         return pl.when(pl.col(name).cast(pl.Float64, strict=False) >= 0).then(pl.col(name))
 
     submit = known("submit_time").cast(pl.Float64, strict=False).cast(pl.Int64, strict=False) + begin
-    # A job that never ran has used no processors, whatever it asked for.
+    # A job that never ran has used no processors, however many it requested.
     processors = pl.coalesce(known("allocated_processors"), known("requested_processors"))
     frame = jobs.select(
         job_id=pl.col("job_number"),

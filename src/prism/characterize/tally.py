@@ -82,7 +82,7 @@ def empty_tally() -> Tally:
 
 
 def tally_jobs(jobs: pl.DataFrame) -> Tally:
-    """The tally of one batch of JOBS that carries durations, queues and GPU time; at most 4,095 types."""
+    """The tally of one batch of JOBS with durations, queues and GPU time; at most 4,095 types."""
     jobs = jobs.with_columns(pl.col("type").cast(_TYPE))
     types = jobs["type"].unique().drop_nulls().cast(pl.String).sort()
     frame = _prepare(jobs, types).lazy()
@@ -263,7 +263,7 @@ def _build(tables: Mapping[str, pl.DataFrame]) -> Tally:
 
 
 def _conform(name: str, table: pl.DataFrame) -> pl.DataFrame:
-    """A table with all its columns, empty or zero where nothing was counted."""
+    """A table with all its columns, empty or zero if nothing was counted."""
     numbers = {c: pl.Int64 if c in _COUNTS else pl.Float64 for c in _SUMS[name]}
     if table.is_empty():
         return pl.DataFrame(schema={**_KEYS[name], **numbers})

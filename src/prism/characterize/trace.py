@@ -1,4 +1,4 @@
-"""A job trace on disk: what kind of file it is, which columns it has, and its rows in batches of text."""
+"""A job trace on disk: its kind of file, its columns, and its rows in batches of text."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ _PACKED = (b"\x1f\x8b", b"\x28\xb5\x2f\xfd")  # gzip, zstd: Polars unpacks both
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Trace:
-    """An opened job trace; nothing but its first lines has been read."""
+    """An opened job trace; only its first lines have been read."""
 
     path: Path
     kind: str  # csv, parquet, or the name of a format that can only be read whole
@@ -57,7 +57,7 @@ class Trace:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OpenOptions:
-    """What a user says about a table's columns."""
+    """A user's settings for a table's columns."""
 
     choices: Choices = field(default_factory=dict)  # --map
     columns: tuple[str, ...] = ()  # names of the columns of a table without a header line
@@ -70,7 +70,7 @@ class OpenOptions:
 
 
 def open_trace(path: Path, options: OpenOptions | None = None) -> Trace:
-    """Look at a file's first bytes and header, and map its columns."""
+    """Read a file's first bytes and header, and map its columns."""
     options = options or OpenOptions()
     if path.is_dir():
         if not pai.is_pai_folder(path):
@@ -145,7 +145,7 @@ def read_batches(
 
 
 def _pick(name: str, column: str, columns: ColumnMap) -> pl.Expr:
-    """A field's column as text; a Slurm job that has not been given its GPUs yet shows what it asked for."""
+    """A field's column as text; for a Slurm job without allocated GPUs, the requested ones."""
     text = pl.col(column).cast(pl.String)
     asked = next((other for other in columns.outranked if squash(other) == "reqtres"), None)
     if name == "gpus" and squash(column) == "alloctres" and asked is not None:
@@ -188,7 +188,7 @@ def _scan_csv(trace: Trace, skip_bad_rows: bool) -> pl.LazyFrame:
 
 
 def _refuse_foreign(head: bytes, path: Path) -> None:
-    """Name what a file is that holds no table."""
+    """The kind of a file that is not a table, for the error message."""
     if head.startswith((b"\xff\xfe", b"\xfe\xff")):
         raise BadFileError(f"{path}: is UTF-16 text; save it as UTF-8, for example with: iconv -f UTF-16 -t UTF-8")
     foreign = next((what for magic, what in _FOREIGN if head.startswith(magic)), None)
@@ -253,7 +253,7 @@ def _unpack_head(path: Path) -> bytes:
 
 
 def _explain(trace: Trace, error: Exception) -> BadFileError | BadRowError:
-    """Polars' reasons in a user's words."""
+    """Polars' error messages in terms of the file."""
     text = str(error)
     if "utf-8" in text.lower() or "utf8" in text.lower():
         return NotUtf8Error(f"{trace.path}: holds text that is not UTF-8; save it as UTF-8")

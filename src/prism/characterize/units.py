@@ -1,4 +1,4 @@
-"""Whether a table's numbers are in the units they are taken for: converted where that is certain, else refused."""
+"""Checks the units of a table's numbers: converts them if the real unit is certain, otherwise refuses the table."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _YEAR_S = 365 * DAY_S
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plausible:
-    """What jobs can be."""
+    """Limits of plausible jobs."""
 
     median_duration_s: float = 60 * DAY_S
     longest_s: float = 5 * _YEAR_S
@@ -28,7 +28,7 @@ class Plausible:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UnitCheck:
-    """Units found to be others than the names say, and what to tell a reader."""
+    """Units that differ from the column names, and the remarks for the reader."""
 
     units: Mapping[str, str] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
@@ -41,7 +41,7 @@ class UnitCheck:
 def check_units(
     raw: pl.DataFrame, parsed: pl.DataFrame, columns: ColumnMap, where: str, limits: Plausible | None = None
 ) -> UnitCheck:
-    """Judge a table's first rows, as text and as parsed; raises where the numbers cannot be what they are taken for."""
+    """Check a table's first rows, as text and as parsed; raises if the numbers are impossible in the assumed units."""
     limits = limits or Plausible()
     found = _compare_duration(raw, parsed, columns)
     for name in ("submit", "start", "end", "duration", "queue"):
@@ -67,13 +67,13 @@ def _reason(name: str, found: Mapping[str, str]) -> str:
 
 
 def _is_bare(text: pl.Series) -> bool:
-    """Whether every cell that says something is a number."""
+    """Whether every non-empty cell is a number."""
     numbers = text.cast(pl.Float64, strict=False)
     return numbers.null_count() < len(text) and bool(text.filter(numbers.is_null()).drop_nulls().is_empty())
 
 
 def _compare_duration(raw: pl.DataFrame, parsed: pl.DataFrame, columns: ColumnMap) -> dict[str, str]:
-    """The unit of the duration column, where end minus start shows that it is none of seconds."""
+    """The unit of the duration column, if end minus start shows that it is not seconds."""
     if not {"start", "end", "duration"} <= set(parsed.columns) or "duration" in columns.units:
         return {}
     if not _is_bare(raw["duration"]):
@@ -84,7 +84,7 @@ def _compare_duration(raw: pl.DataFrame, parsed: pl.DataFrame, columns: ColumnMa
         return {}
     low, high = ratio.quantile(0.1) or 0.0, ratio.quantile(0.9) or 0.0
     for unit, scale in TIME_UNITS.items():
-        expected = NS / scale  # what a second is in that unit
+        expected = NS / scale  # a second in that unit
         if unit != "s" and 0.97 * expected <= low and high <= 1.03 * expected:
             return {"duration": unit}
     return {}
@@ -128,7 +128,7 @@ def _refuse_implausible(
 
 
 def refuse_span(span_s: float, columns: ColumnMap, where: str, limits: Plausible | None = None) -> None:
-    """Raise where a table's times lie further apart than one cluster lives."""
+    """Raise if the times of a table span more than the lifetime of a cluster."""
     limits = limits or Plausible()
     if span_s > limits.span_s:
         name = next(name for name in ("submit", "start", "end") if name in columns.column_of)

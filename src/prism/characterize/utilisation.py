@@ -1,4 +1,4 @@
-"""Utilisation series: how busy GPUs, memory, CPUs and network were, how hot and how hungry for power."""
+"""Utilisation series: use of GPUs, memory, CPUs and network, temperature and power."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class Utilisation:
 
     metrics: pl.DataFrame  # metric, samples, mean, p1 ... p99, zero_pct, full_pct
     curves: pl.DataFrame  # metric, percent, value
-    unknown: tuple[str, ...] = ()  # names that are no metric we know
+    unknown: tuple[str, ...] = ()  # names of unknown metrics
 
 
 def read_utilisation(path: Path) -> Utilisation:
@@ -121,7 +121,7 @@ def _describe_samples(samples: pl.LazyFrame) -> tuple[pl.DataFrame, pl.DataFrame
 
 
 def _describe_quantiles(quantiles: pl.LazyFrame) -> tuple[pl.DataFrame, pl.DataFrame]:
-    """A published quantile curve: evenly spaced points stand for samples; how many there were is not known."""
+    """A published quantile curve: evenly spaced points represent samples, whose number is unknown."""
     # Several sources may give one metric (two network ports): their points are averaged.
     curves = quantiles.group_by("metric", "percent").agg(pl.col("value").mean()).sort("metric", "percent").collect()
     value = pl.col("value")

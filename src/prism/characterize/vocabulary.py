@@ -1,4 +1,4 @@
-"""The words that schedulers use for a job's end and its purpose, and what Prism calls them."""
+"""The words of schedulers for a job's end and its purpose, mapped to Prism's terms."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ _TYPE_OF = {word: name for name, words in TYPE_WORDS.items() for word in words}
 
 
 def name_state(text: str) -> str | None:
-    """The state that a scheduler's word means, or None when nobody has said."""
+    """The state for a scheduler's word, or None if it is unknown."""
     word = re.sub(r"\s+by\s+\S+$", "", text.strip().lower())
     word = re.sub(r"[\s-]+", "_", word.rstrip("+"))
     if word in _STATE_OF:
@@ -60,5 +60,5 @@ def name_state(text: str) -> str | None:
 
 
 def name_type(text: str) -> str | None:
-    """The canonical name of a job type, or None for a name that only the site knows."""
+    """The canonical name of a job type, or None for a name specific to the site."""
     return _TYPE_OF.get(re.sub(r"[\s-]+", "_", text.strip().lower()))

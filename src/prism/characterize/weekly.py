@@ -1,4 +1,4 @@
-"""Week by week: the trend of a cluster's use, and what changed since last week."""
+"""The weekly trend of a cluster's use, and the changes since last week."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class Weeks:
 
 
 def follow_weeks(tally: Tally, until_ns: int | None) -> Weeks | None:
-    """The trend of the last weeks; None where the trace has no times."""
+    """The trend of the last weeks; None if the trace has no times."""
     flow = follow_allocation(tally)
     if until_ns is None or flow.is_empty():
         return None
@@ -80,7 +80,7 @@ def _list_weeks(tally: Tally, flow: pl.DataFrame, last_day: int) -> pl.DataFrame
 
 
 def _compare(tally: Tally, trend: pl.DataFrame, last_day: int) -> pl.DataFrame:
-    """The last week against the one before; empty where there is no whole week before."""
+    """The last week compared with the one before; empty if there is no whole week before."""
     if trend.height < 2 or trend["days"][-2] < _WEEK_DAYS - 1:
         return pl.DataFrame(schema=CHANGES)
     before, now = trend.row(-2, named=True), trend.row(-1, named=True)
