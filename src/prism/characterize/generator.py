@@ -186,7 +186,7 @@ def _match_totals(duration: Array, model: Model, chosen: npt.NDArray[np.int64]) 
     for _ in range(60):
         for index, target in enumerate(model.type_shares * wanted.sum()):
             here = kind == index
-            # Wide jobs hold most of the GPU time, so adjusting a few suffices; a type without any is adjusted as a whole.
+            # Wide jobs hold most of the GPU time, so a few suffice; a type without any is adjusted as a whole.
             wide = here & ~small if (here & ~small).any() else here
             rest = float(size[here] @ moved[here]) - float(size[wide] @ moved[wide])
             moved[wide] *= _factor(target - still_type[index] - rest, float(size[wide] @ moved[wide]))
