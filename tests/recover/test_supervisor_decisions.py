@@ -246,6 +246,37 @@ def test_a_save_that_waits_for_storage_is_told_once_and_never_ended():
     assert job.handle(events.Tick(now_s=100_000.0)) == [] and job.phase is Phase.RUNNING
 
 
+def logging_job(block: range, now_s: float) -> JobState:
+    """A run of which only the log is known, which has shown one block of steps so far."""
+    job = JobState()
+    job.handle(events.Tick(now_s=0.0))
+    for step in block:
+        job.handle(events.StepDone(now_s=now_s, step=step, loss=1.0, logged=True))
+    return job
+
+
+def test_a_log_that_is_written_in_blocks_is_silent_for_as_long_as_a_block_takes():
+    job = logging_job(range(1, 400), now_s=4_000.0)  # 8 KiB of lines, at 10 s a step
+    assert job.handle(events.Tick(now_s=8_000.0)) == []
+    assert Kill(attempt=1, grace_s=0.0) in job.handle(events.Tick(now_s=44_001.0))
+
+
+def test_a_log_that_ends_within_a_line_is_buffered_and_its_silence_says_nothing():
+    job = logging_job(range(1, 4), now_s=10.0)
+    job.handle(events.Heard(now_s=10.0, in_line=True))
+    assert job.handle(events.Tick(now_s=50_000.0)) == []
+    job.handle(events.Heard(now_s=50_000.0))
+    assert Kill(attempt=1, grace_s=0.0) in job.handle(events.Tick(now_s=1e6))
+
+
+def test_a_silent_job_that_computes_is_left_alone():
+    job = logging_job(range(1, 4), now_s=10.0)
+    for now_s in range(60, 6_000, 60):  # an evaluation that prints nothing
+        job.handle(events.Busy(now_s=float(now_s)))
+        assert job.handle(events.Tick(now_s=float(now_s))) == []
+    assert Kill(attempt=1, grace_s=0.0) in job.handle(events.Tick(now_s=5_940.0 + 1_801.0))
+
+
 def test_a_silence_at_the_same_step_as_before_is_given_more_time():
     job = running()
     assert TakeStacks(attempt=1) in job.handle(events.Tick(now_s=30.0 + 301.0))

@@ -57,7 +57,14 @@ class StepDone(Event):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Heard(Event):
-    """The job wrote to its log: a sign of life, nothing more."""
+    """The job wrote to its log: a sign of life, nothing more. `in_line`: the log ends within a line."""
+
+    in_line: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Busy(Event):
+    """The job's processes computed on this machine's processors: a sign of life of a job that only has a log."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -32,6 +32,8 @@ class Pace:
     started_s: float = 0.0
     recent: list[float] = field(default_factory=list)
     longest_s: float = 0.0  # between two steps of one attempt
+    longest_silence_s: float = 0.0  # between two reads that found something new in the log, or from launch to the first
+    in_line: bool = False  # the log ends within a line: its writer buffers blocks, so silence says nothing of steps
     longest_startup_s: float = 0.0
     baseline_s: float | None = None
     last_trainer_s: float | None = None
@@ -39,7 +41,12 @@ class Pace:
     def restart(self, now_s: float) -> None:
         """A new attempt begins; what is known of the run stays."""
         self.last_seen_s, self.started_s, self.stepped, self.paused = now_s, now_s, False, False
-        self.recent, self.last_trainer_s = [], None
+        self.recent, self.last_trainer_s, self.in_line = [], None, False
+
+    def heard(self, now_s: float, *, in_line: bool = False) -> None:
+        """Note that the log has grown. Buffered output arrives in blocks, which may hold hundreds of steps."""
+        self.longest_silence_s = max(self.longest_silence_s, now_s - self.last_seen_s)
+        self.last_seen_s, self.in_line = now_s, in_line
 
     def step_done(self, now_s: float, trainer_s: float | None, policy: PacePolicy) -> None:
         """Note a step; its length is measured on the trainer's clock where it tells it."""
@@ -52,7 +59,8 @@ class Pace:
         if not self.stepped:
             self.longest_startup_s = max(self.longest_startup_s, now_s - self.started_s)
         self.last_trainer_s = end_s
-        self.last_seen_s, self.stepped, self.ever_stepped, self.paused = now_s, True, True, False
+        self.heard(now_s)
+        self.stepped, self.ever_stepped, self.paused = True, True, False
         if self.baseline_s is None and len(self.recent) >= policy.baseline_steps:
             self.baseline_s = statistics.median(self.recent)
 
@@ -68,7 +76,9 @@ class Pace:
         usual = statistics.median(self.recent) if self.recent else self.baseline_s or 0.0
         if self.reports:
             return max(policy.min_silence_s, policy.hang_steps * usual, 2.0 * self.longest_s)
-        return max(policy.log_silence_s, policy.hang_steps * max(usual, self.longest_s))
+        if self.in_line:
+            return None
+        return max(policy.log_silence_s, policy.hang_steps * max(usual, self.longest_silence_s))
 
     def is_slow(self, policy: PacePolicy) -> bool:
         """Whether the last steps were all well above the baseline: one slow step is no reason to stop."""

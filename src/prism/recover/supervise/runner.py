@@ -8,6 +8,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 
 from prism.errors import InputError, PrismError
@@ -21,6 +22,8 @@ from prism.recover.supervise.config import SuperviseConfig
 from prism.recover.supervise.explainer import Explainer, explain_logs
 from prism.recover.supervise.journal import Journal, Snapshot, describe
 from prism.recover.supervise.launchers import Launcher, LaunchPlan, Look, is_killed, no_hurry
+from prism.recover.supervise.launchers.node import find_ranks, send
+from prism.recover.supervise.launchers.processes import ProcessorUse
 from prism.recover.supervise.notify import post
 from prism.recover.supervise.recorder import ask_for_dumps, recorder_variables
 from prism.recover.supervise.stacks import take_stacks
@@ -61,6 +64,7 @@ class Supervisor:
         self._failed_at: tuple[int, float] | None = None  # the attempt, and when its first host was seen to have failed
         self._risks_ns = -1  # when the file of risks that was read last was written
         self._pending: list[actions.Action] = found.pending if found else []
+        self._processors = ProcessorUse()
         self._watch = Watch(self._folder, found.read_bytes if found else 0, self.state.last_step)
         if found is not None and not self.state.over:
             self.tools.say(f"continuing: attempt {self.state.attempt}, {self.state.phase}, {self.state.place}")
@@ -81,6 +85,10 @@ class Supervisor:
         finally:
             self.journal.close()
         return self.state
+
+    def relay(self, number: int) -> None:
+        """Pass a signal on to the ranks on this machine."""
+        send(find_ranks(self.tools.launcher.pids(self._folder)), number)
 
     def poll(self) -> None:
         """Look once at everything that can have changed."""
@@ -127,6 +135,10 @@ class Supervisor:
             yield event
             if self.state.attempt != attempt or self.state.over:
                 return
+        # Ranks that report steps are judged by those; of others silence is all that is known, unless they compute.
+        find_pids = partial(self.tools.launcher.pids, self._folder)
+        if not self.state.pace.reports and self._processors.are_used(find_pids, self.clock.now_s()):
+            yield events.Busy(now_s=self.clock.now_s())
         if not look.running and self.state.phase in (Phase.RUNNING, Phase.STOPPING) and self._has_settled(look):
             # We ended a hung attempt ourselves, so the first to go says nothing; the first to fall silent does.
             hung = self.state.cause is Cause.HANG

@@ -38,6 +38,10 @@ class JobState(JobRecord):
                 return on_step(self, event)
             case events.Heard():
                 # A trainer that reports may be stuck while a helper writes; one that does not has only its log.
+                if not self.pace.reports:
+                    self.pace.heard(event.now_s, in_line=event.in_line)
+                return []
+            case events.Busy():
                 self.pace.last_seen_s = self.pace.last_seen_s if self.pace.reports else event.now_s
                 return []
             case events.Paused() | events.Resumed():

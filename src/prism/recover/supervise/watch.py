@@ -22,6 +22,7 @@ class Tail:
 
     path: Path
     offset: int = 0
+    in_line: bool = False  # it ends with the beginning of a line, which is not a state of a bar
 
     def lines(self) -> Iterator[bytes]:
         """New whole lines; a line that is still being written waits."""
@@ -30,6 +31,8 @@ class Tail:
                 handle.seek(self.offset)
                 while chunk := handle.read(_CHUNK_BYTES):
                     end = max(chunk.rfind(b"\n"), chunk.rfind(b"\r")) + 1  # bars end their states with \r
+                    if end:
+                        self.in_line = end < len(chunk) and chunk[end - 1 : end] == b"\n"
                     if end == 0 and len(chunk) < _CHUNK_BYTES:
                         return
                     for line in chunk[: end or None].splitlines(keepends=True):
@@ -77,7 +80,7 @@ class Watch:
                         self._last_logged = logged.step
                         yield events.StepDone(now_s=now_s, step=logged.step, loss=logged.loss, logged=True)
             if tail.offset > before:
-                yield events.Heard(now_s=now_s)
+                yield events.Heard(now_s=now_s, in_line=any(tail.in_line for tail, _ in self._logs.values()))
 
 
 def find_frozen_host(folder: Path) -> str | None:

@@ -26,7 +26,7 @@ from pathlib import Path
 _CHUNK_BYTES = 1 << 16
 _EXIT_TRIES_S = 5.0
 _DRAIN_S = 2.0
-_RELAYED = (signal.SIGTERM, signal.SIGUSR1, signal.SIGINT)
+_RELAYED = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
 _RANK_VARIABLES = (b"RANK", b"SLURM_PROCID", b"OMPI_COMM_WORLD_RANK")
 _KEY = "PRISM_ATTEMPT_KEY"
 _POLL_S = 0.1
@@ -155,6 +155,13 @@ def read_stat(pid: int) -> tuple[str, int] | None:
     text = _read(pid, "stat").decode(errors="replace")
     fields = text[text.rfind(")") + 2 :].split()
     return (fields[0], int(fields[19])) if len(fields) > 19 else None
+
+
+def read_processor_ticks(pid: int) -> int:
+    """Processor time that a process has used, in clock ticks; 0 when it is gone."""
+    text = _read(pid, "stat").decode(errors="replace")
+    fields = text[text.rfind(")") + 2 :].split()
+    return int(fields[11]) + int(fields[12]) if len(fields) > 19 else 0
 
 
 def _wait(busy: Callable[[], bool], limit_s: float, hurry: Callable[[], bool]) -> None:
