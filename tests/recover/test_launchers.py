@@ -231,6 +231,19 @@ def test_starting_the_same_attempt_twice_leaves_one_of_it(tmp_path: Path):
     launcher.stop(one.folder, 0.0)
 
 
+@pytest.mark.parametrize(("hosts", "kept"), [(("a",), True), (("a", "b"), False)])
+def test_rendezvous_variables_of_the_user_stay_on_one_host(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, hosts: tuple[str, ...], kept: bool
+):
+    monkeypatch.setenv("MASTER_ADDR", "node-7")
+    monkeypatch.setenv("PET_NODE_RANK", "3")
+    launcher = LocalLauncher()
+    one = plan(tmp_path, "echo $MASTER_ADDR,$PET_NODE_RANK", hosts=hosts)
+    launcher.start(one)
+    wait_over(launcher, one.folder)
+    assert ((one.folder / "a.log").read_text() == "node-7,3\n") is kept
+
+
 def test_a_full_disk_under_the_log_does_not_end_the_command(tmp_path: Path):
     launcher = LocalLauncher()
     one = plan(tmp_path, "for n in 1 2 3 4 5; do echo line $n || exit 9; done; exit 0", hosts=("a",))

@@ -42,10 +42,14 @@ class LocalLauncher:
             exit_path(plan.folder, name).unlink(missing_ok=True)
         shared = {**os.environ, **plan.orders.to_environment(), **plan.variables, ATTEMPT_KEY: key}
         first = self.settings.addresses.named.get(hosts[0], hosts[0] if len(hosts) > 1 else "127.0.0.1")
-        shared |= rendezvous(len(hosts), first)
+        found = rendezvous(len(hosts), first)
+        # On one host the user's own choice stays: the command may be one node of a job that was started by hand.
+        shared |= {name: value for name, value in found.items() if len(hosts) > 1 or name not in os.environ}
         started = {}
         for rank, host in enumerate(hosts):
-            own = {HOST: host, "PRISM_NODE_RANK": str(rank), "PET_NODE_RANK": str(rank)}
+            own = {HOST: host, "PRISM_NODE_RANK": str(rank)}
+            if len(hosts) > 1 or "PET_NODE_RANK" not in os.environ:
+                own["PET_NODE_RANK"] = str(rank)
             pid = self._spawn(plan, host, {**shared, **own})
             stat = read_stat(pid)
             started[host] = asdict(ProcessId(pid=pid, start_ticks=stat[1] if stat else 0))
