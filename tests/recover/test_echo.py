@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import io
 import subprocess
 import sys
@@ -43,9 +44,25 @@ def test_lines_of_several_hosts_carry_their_names_and_are_never_torn(tmp_path: P
     assert shown.getvalue() == b"n1  step 1\nn2  step 1\nn1  step 2"
 
 
-def test_the_command_shows_it_on_stdout_when_asked_and_never_beside_json(tmp_path: Path):
+def test_a_write_that_was_cut_short_is_continued_and_a_full_disk_is_reported_once(tmp_path: Path):
+    class Short(io.BytesIO):
+        def write(self, data: bytes, /) -> int:
+            return super().write(data[:3])
+
+    class Full:
+        def write(self, data: bytes, /) -> int:
+            raise OSError(errno.ENOSPC, "No space left on device")
+
+    short, said = Short(), []
+    with Echo(tmp_path, short), Echo(tmp_path, Full(), said.append):
+        write(tmp_path, "0001/here.log", "step 1\nstep 2\n")
+    assert short.getvalue() == b"step 1\nstep 2\n"
+    assert said == [f"standard output cannot be written (No space left on device); see {tmp_path}/attempts/*/*.log"]
+
+
+def test_the_command_shows_it_on_stdout_of_any_kind_and_never_beside_json(tmp_path: Path):
     (tmp_path / "quick.yaml").write_text("poll_s: 0.05\n")
-    words = [sys.executable, "-m", "prism.cli.main", "supervise", "--config", str(tmp_path / "quick.yaml"), "--output"]
+    words = [sys.executable, "-m", "prism.cli.main", "supervise", "--config", str(tmp_path / "quick.yaml")]
     job = ["--", sys.executable, "-c", "print('hello from the job')"]
     told = [
         subprocess.run([*words, *more, *job], capture_output=True, text=True, check=True, cwd=tmp_path)

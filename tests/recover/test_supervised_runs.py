@@ -6,6 +6,7 @@ import errno
 import http.server
 import json
 import os
+import shlex
 import signal
 import subprocess
 import sys
@@ -83,6 +84,62 @@ def test_a_command_that_ends_well_is_done_whatever_it_printed(tmp_path: Path):
     result = run_command(tmp_path, "true")
     assert result.exit_code == 0
     assert "reported no steps" in read_status(tmp_path / "run").outcome_text
+
+
+def test_the_exit_code_is_that_of_the_command_that_failed(tmp_path: Path):
+    assert run_command(tmp_path, "sh", "-c", "exit 7").exit_code == 7
+    assert run_command(tmp_path, "sh", "-c", "kill -SEGV $$", options=("--again",)).exit_code == 128 + signal.SIGSEGV
+    assert JobState(outcome="failed", own_code=None).exit_code == 1, "a run that the supervisor itself gave up"
+    assert JobState(outcome="stopped", own_code=3).exit_code == 1
+
+
+def test_processes_that_a_finished_command_left_behind_live_on(tmp_path: Path):
+    left = tmp_path / "pid"
+    assert run_command(tmp_path, "sh", "-c", f"setsid sleep 300 >/dev/null 2>&1 & echo $! > {left}").exit_code == 0
+    pid = int(left.read_text())
+    try:
+        os.kill(pid, 0)
+    finally:
+        os.kill(pid, signal.SIGKILL)
+
+
+@pytest.mark.parametrize("closed", [">&-", "<&- >&- 2>&-"])
+def test_a_job_runs_although_standard_streams_are_closed(tmp_path: Path, closed: str):
+    (tmp_path / "config.yaml").write_text("poll_s: 0.05\n")
+    words = [sys.executable, "-m", "prism.cli.main", "supervise", "--config", "config.yaml", "--"]
+    subprocess.run(["sh", "-c", f"{shlex.join(words)} touch ran {closed}"], cwd=tmp_path, check=True)
+    assert (tmp_path / "ran").exists()
+
+
+def test_a_job_is_supervised_to_its_end_although_nobody_reads_its_output(tmp_path: Path):
+    (tmp_path / "config.yaml").write_text("poll_s: 0.05\n")
+    words = [sys.executable, "-m", "prism.cli.main", "supervise", "--config", "config.yaml", "--"]
+    job = ["sh", "-c", "echo one; sleep 1; echo two; sleep 1; echo three"]
+    reader, writer = os.pipe()
+    os.close(reader)
+    done = subprocess.run([*words, *job], cwd=tmp_path, stdout=writer, stderr=writer)
+    os.close(writer)
+    assert done.returncode == 0 and read_status(tmp_path / "prism-run").outcome == "done"
+
+
+def test_a_signal_of_slurm_reaches_the_rank_and_ends_no_process_around_it(tmp_path: Path):
+    (tmp_path / "config.yaml").write_text("poll_s: 0.05\n")
+    script = tmp_path / "train.py"
+    script.write_text(
+        "import os, signal, sys, time\nfrom pathlib import Path\n"
+        "signal.signal(signal.SIGUSR1, lambda *got: Path('asked').touch())\n"
+        "signal.signal(signal.SIGUSR2, lambda *got: sys.exit(0))\n"
+        "Path('parent.tmp').write_text(str(os.getppid()))\nos.rename('parent.tmp', 'parent')\n"
+        "time.sleep(600)\nsys.exit(9)\n"
+    )
+    words = [sys.executable, "-m", "prism.cli.main", "supervise", "--config", "config.yaml", "--"]
+    supervisor = subprocess.Popen([*words, sys.executable, str(script)], cwd=tmp_path)
+    wait_until((tmp_path / "parent").exists)
+    supervisor.send_signal(signal.SIGHUP)
+    supervisor.send_signal(signal.SIGUSR1)
+    wait_until((tmp_path / "asked").exists)
+    os.kill(int((tmp_path / "parent").read_text()), signal.SIGUSR2)
+    assert supervisor.wait() == 0
 
 
 def test_a_command_that_does_not_exist_is_told_in_a_line(tmp_path: Path):

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import sys
 import traceback
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -99,6 +101,7 @@ def root(
 
 def main(arguments: list[str] | None = None) -> None:
     """Run the command line; every error ends as one line on stderr and the exit code of the contracts."""
+    _open_closed_streams()
     try:
         code = app(args=arguments, prog_name="prism", standalone_mode=False)
     except PrismError as error:
@@ -113,6 +116,13 @@ def main(arguments: list[str] | None = None) -> None:
     except Exception as error:
         code = _exit_code_of(error, sys.argv[1:] if arguments is None else arguments)
     sys.exit(code if isinstance(code, int) else 0)
+
+
+def _open_closed_streams() -> None:
+    """Open /dev/null where a standard stream was closed (`>&-`); the next file that we open would take its place."""
+    for number, name in enumerate(("stdin", "stdout", "stderr")):
+        if getattr(sys, name) is None:
+            setattr(sys, name, Path(os.devnull).open("w" if number else "r"))  # noqa: SIM115 - for the whole process
 
 
 def _exit_code_of(error: Exception, arguments: list[str]) -> int:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
@@ -15,6 +15,7 @@ from prism.cli.terminal import note, show, show_json, table
 
 if TYPE_CHECKING:
     from prism.recover.supervise import HostHistory, RunStatus
+    from prism.recover.supervise.echo import Echo
 
 
 app = App(
@@ -66,15 +67,13 @@ def run(
         typer.Option("--again", help="Continue a run that failed, once its cause is mended, or with another command."),
     ] = False,
     output: Annotated[
-        bool | None,
-        typer.Option("--output/--no-output", help="Show what the command prints. [default: if stdout is a terminal]"),
-    ] = None,
+        bool, typer.Option("--output/--no-output", help="Write what the command prints to stdout (never with --json).")
+    ] = True,
     json: JsonFlag = False,
 ) -> None:
     """Run a command until it is done, whatever happens to it; the same command continues a run that was stopped."""
     from prism.recover.risks import read_risks
     from prism.recover.supervise import SuperviseConfig, read_config, read_status
-    from prism.recover.supervise.echo import Echo
     from prism.recover.supervise.start import supervise
 
     settings = read_config(config) if config is not None else SuperviseConfig()
@@ -88,13 +87,24 @@ def run(
     if manifest is not None:
         cluster = replace(settings.launch.kubernetes, manifest=str(manifest))
         settings = replace(settings, launch=replace(settings.launch, kubernetes=cluster))
-    shown = not json and (sys.stdout.isatty() if output is None else output)
-    with Echo(run_dir, sys.stdout.buffer) if shown else nullcontext():
-        state = supervise(run_dir, tuple(command or ()), settings, launcher=launcher, again=again, say=note)
+    with _open_echo(run_dir) if output and not json else nullcontext():
+        state = supervise(run_dir, tuple(command or ()), settings, launcher=launcher, again=again, say=_say)
     if json:
         show_json(read_status(run_dir).to_json())
-    if state.outcome != "done":
-        raise typer.Exit(1)
+    raise typer.Exit(state.exit_code)
+
+
+def _say(line: str) -> None:
+    """A message on stderr; the job goes on where nobody can read it any more."""
+    with suppress(OSError):
+        note(line)
+
+
+def _open_echo(run_dir: Path) -> Echo:
+    from prism.recover.supervise.echo import Echo
+
+    sys.stdout.flush()
+    return Echo(run_dir, getattr(sys.stdout.buffer, "raw", sys.stdout.buffer), _say)
 
 
 @app.command("status", epilog=examples("prism supervise status prism-run", "prism supervise status prism-run --json"))

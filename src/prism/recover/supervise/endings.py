@@ -37,13 +37,13 @@ def on_exit(job: JobRecord, event: events.Exited) -> list[Action]:
         return []
     if job.phase is Phase.STOPPING:
         return _on_stopped(job, event)
+    if event.code == 0 and not job.preempted:
+        return _on_clean_exit(job)  # processes that the command left behind on purpose stay, as without a supervisor
     # What is left of the attempt must go before anything else starts.
     sweep: list[Action] = [Kill(attempt=job.attempt, grace_s=0.0)]
     if job.preempted:
         return sweep + _on_preempted(job, event.now_s)
-    if event.code == 0:
-        return sweep + _on_clean_exit(job)
-    job.phase = Phase.EXPLAINING
+    job.phase, job.own_code = Phase.EXPLAINING, event.code
     note_failure(job, event.now_s, "Unknown", "unknown", event.host)
     if event.lost and event.host is not None:
         known = events.Explained(now_s=event.now_s, verdict=_node_failure(event.host))

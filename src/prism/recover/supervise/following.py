@@ -34,7 +34,7 @@ def launch(job: JobRecord, now_s: float) -> list[Action]:
         return [Notify(level="page", text=text)]
     job.attempt += 1
     job.phase, job.cause, job.preempted, job.last_step = Phase.RUNNING, None, False, -1
-    job.launched_s, job.losses.left_alone = now_s, False
+    job.launched_s, job.losses.left_alone, job.own_code = now_s, False, None
     job.hosts = chosen
     job.pace.restart(now_s)
     launch = Launch(

@@ -64,6 +64,7 @@ class JobRecord:
     preempted: bool = False
     save_trouble: bool = False
     due_s: float = 0.0
+    own_code: int | None = None  # of the attempt's command, where it ended by itself
     outcome: str = ""
     outcome_text: str = ""
     losses: LossWatch = field(default_factory=LossWatch)
@@ -77,6 +78,14 @@ class JobRecord:
         return (
             f"at step {self.last_step}" if self.last_step >= 0 else f"before the first step of attempt {self.attempt}"
         )
+
+    @property
+    def exit_code(self) -> int:
+        """The supervisor's own exit code: the command's where the run failed by it, as a shell reports it."""
+        if self.outcome == "done":
+            return 0
+        code = self.own_code if self.outcome == "failed" else None
+        return 1 if not code else code if code > 0 else 128 - code
 
     @property
     def over(self) -> bool:

@@ -55,6 +55,10 @@ def supervise(
     if (why := _why_not(supervisor.state, command, again)) is not None:
         supervisor.journal.close()
         raise BadConfigError(f"{run_dir}: {why} name another --run-dir for a new run")
+    for number in (signal.SIGUSR1, signal.SIGUSR2):  # Slurm's --signal, sent to every process or to this one alone
+        signal.signal(number, lambda got, frame: supervisor.relay(got))
+    if signal.getsignal(signal.SIGHUP) is signal.SIG_DFL:  # a closed terminal ends neither job nor supervision;
+        signal.signal(signal.SIGHUP, lambda got, frame: None)  # not SIG_IGN, which the job would inherit
     supervisor.state.command = list(command)
     if supervisor.state.over:
         supervisor.take_up()
