@@ -28,6 +28,7 @@ from prism.recover.supervise import SuperviseConfig, read_status
 from prism.recover.supervise.actions import Launch
 from prism.recover.supervise.clock import RunClock
 from prism.recover.supervise.journal import Journal, Snapshot, read_snapshot
+from prism.recover.supervise.launchers.processes import find_marked
 from prism.recover.supervise.runner import Supervisor, Tools
 from prism.recover.supervise.state import JobState, Phase
 
@@ -96,11 +97,9 @@ def test_the_exit_code_is_that_of_the_command_that_failed(tmp_path: Path):
 def test_processes_that_a_finished_command_left_behind_live_on(tmp_path: Path):
     left = tmp_path / "pid"
     assert run_command(tmp_path, "sh", "-c", f"setsid sleep 300 >/dev/null 2>&1 & echo $! > {left}").exit_code == 0
-    pid = int(left.read_text())
-    try:
-        os.kill(pid, 0)
-    finally:
-        os.kill(pid, signal.SIGKILL)
+    alive = find_marked(str(attempt_dir(tmp_path / "run", 1)))
+    os.kill(int(left.read_text()), signal.SIGKILL)
+    assert int(left.read_text()) in alive
 
 
 @pytest.mark.parametrize("closed", [">&-", "<&- >&- 2>&-"])
