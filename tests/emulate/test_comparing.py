@@ -59,6 +59,22 @@ def test_a_group_that_only_some_ranks_make_is_named() -> None:
     check_calls({r: capture(r, 4, [REDUCE], groups=[own] if r < 2 else []) for r in range(4)})
 
 
+def test_a_rank_that_makes_other_groups_is_named_though_all_ranks_then_wait() -> None:
+    pairs = [CapturedGroup("1", "", "train.py:3", (0, 2)), CapturedGroup("2", "", "train.py:3", (1, 3))]
+    whole = CapturedGroup("1", "", "train.py:3", (0, 1, 2, 3))
+    captures = {r: capture(r, 4, [REDUCE], groups=[whole] if r == 3 else pairs) for r in range(4)}
+    with pytest.raises(CallsDifferError, match=r"rank 3 makes a group of ranks 0, 1, 2, 3 \(train.py:3\)"):
+        check_calls({r: replace(c, status="hung") for r, c in captures.items()})
+
+
+def test_a_call_that_others_were_stopped_before_is_compared_with_what_they_call_instead() -> None:
+    captures = {r: capture(r, 4, [REDUCE]) for r in range(4)}
+    extra = entry("all_reduce", group="0", bytes=4, source="train.py:5")
+    captures[2] = replace(captures[2], entries=captures[2].entries[:2], unmet=(extra,))
+    with pytest.raises(CallsDifferError, match=r"rank 2 calls all_reduce of 4 bytes \(train.py:5\)"):
+        check_calls(captures)
+
+
 def _message(rank: int, what: str, peer: int, size: int = 8, tag: int = 0) -> Capture:
     return capture(rank, 2, [entry(what, group="0", bytes=size, op=0, peer=peer, tag=tag)])
 

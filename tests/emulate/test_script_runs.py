@@ -18,6 +18,7 @@ import pytest
 
 from prism.emulate import CaptureConfig, EmulateConfig, LaunchConfig, emulate, run_live
 from prism.emulate.capture import Capture
+from prism.emulate.comparing import CallsDifferError, check_calls
 from prism.emulate.inside.plan import FaultPlan, RunPlan
 from prism.emulate.launch import Launcher, ScriptError, run_ranks
 from prism.errors import BadConfigError, GraphError, PrismError
@@ -120,6 +121,45 @@ def test_a_rank_that_has_not_begun_when_time_is_up_has_printed_nothing(tmp_path:
 def test_a_fork_that_communicates_is_refused() -> None:
     with pytest.raises(ScriptError, match=r"a forked process calls barrier \(scripts/trouble.py:\d+\)"):
         run_alone(SCRIPTS / "trouble.py", 4, "fork")
+
+
+def _run_two(script: Path, text: str, **changes: Any) -> dict[int, Capture]:
+    script.write_text(text)
+    plan = RunPlan(rank=0, world_size=2, gpus_per_node=8, output="", track_memory=False)
+    config = LaunchConfig(script=(str(script),), world_size=2, timeout_s=600)
+    return run_ranks(config, replace(plan, live_ranks=(0, 1), **changes), [0, 1]).captures
+
+
+def test_what_a_rank_writes_before_a_barrier_the_others_read_after_it(tmp_path: Path) -> None:
+    text = (
+        "import os, time, torch.distributed as dist\n"
+        "dist.init_process_group('gloo')\n"
+        f"path = '{tmp_path}/written'\n"
+        "if dist.get_rank() == 1:\n"
+        "    time.sleep(1)\n"
+        "    open(path, 'w').write('ready')\n"
+        "dist.barrier()\n"
+        "assert open(path).read() == 'ready'\n"
+    )
+    captures = _run_two(tmp_path / "train.py", text)
+    assert [capture.status for capture in captures.values()] == ["ended", "ended"]
+
+
+def test_a_call_that_the_other_rank_never_makes_is_compared_though_it_is_in_no_iteration(tmp_path: Path) -> None:
+    text = (
+        "import torch, torch.distributed as dist\n"
+        "dist.init_process_group('gloo')\n"
+        "large, opt = torch.ones(100_000), torch.optim.SGD([torch.ones(1, requires_grad=True)])\n"
+        "for step in range(4):\n"
+        "    if dist.get_rank() == 0 and step == 1:\n"
+        "        dist.all_reduce(torch.ones(1))\n"
+        "    dist.all_reduce(large)\n"
+        "    opt.step()\n"
+    )
+    captures = _run_two(tmp_path / "train.py", text, steps=3)
+    assert [(call.what, call.bytes) for call in captures[0].unmet] == [("all_reduce", 4)]
+    with pytest.raises(CallsDifferError, match=r"rank \d calls all_reduce of [\d,]+ bytes \(.*train.py:[67]\)"):
+        check_calls(captures)
 
 
 def test_ranks_that_do_not_exist_are_refused() -> None:

@@ -76,6 +76,9 @@ class Capture:
     entries: tuple[CapturedEntry, ...]
     cpu_s: float = 0.0
     private_bytes: int = 0
+    unmet: tuple[
+        CapturedEntry, ...
+    ] = ()  # calls that other ranks were stopped before, so that they are in no iteration
 
     @property
     def num_steps(self) -> int:
@@ -100,10 +103,11 @@ def read_capture(path: Path) -> Capture:
             CapturedGroup(**{**group, "ranks": tuple(group["ranks"])}) for group in document["groups"]
         )
         document["step_walls_ns"] = tuple(document["step_walls_ns"])
-        document["entries"] = tuple(
-            CapturedEntry(**{**entry, "sizes": tuple(entry["sizes"]), "takes": tuple(entry.get("takes", ()))})
-            for entry in document["entries"]
-        )
+        for name in ("entries", "unmet"):
+            document[name] = tuple(
+                CapturedEntry(**{**entry, "sizes": tuple(entry["sizes"]), "takes": tuple(entry.get("takes", ()))})
+                for entry in document.get(name, ())
+            )
         return Capture(**document)
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise BadFileError(f"{path}: not a capture ({error}); run the emulation again") from None

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import NoReturn
 
 import numpy as np
 
@@ -43,7 +44,7 @@ def check_calls(captures: Mapping[int, Capture]) -> None:
     members = {g.name: g.ranks or range(c.world_size) for c in captures.values() for g in c.groups}
     calls: dict[str, dict[int, list[CapturedEntry]]] = defaultdict(dict)
     for rank, capture in captures.items():
-        for entry in capture.entries:
+        for entry in (*capture.entries, *capture.unmet):
             if entry.is_communication and entry.what not in ("send", "recv"):
                 calls[entry.group].setdefault(rank, []).append(entry)
     found = [_compare(captures, name, members[name], by_rank) for name, by_rank in calls.items()]
@@ -83,23 +84,19 @@ def _check_exchanges(members: Sequence[int], by_rank: Mapping[int, list[Captured
 def _check_groups(captures: Mapping[int, Capture]) -> None:
     """Groups with a number are made by all ranks in one order; c10d hashes the names of those only members make."""
     made = {r: [(g.ranks, g.source) for g in c.groups if g.name.isdecimal()] for r, c in captures.items()}
-    # A rank that stopped early made fewer; whether that is its fault is for others to say.
-    whole = {rank: groups for rank, groups in made.items() if captures[rank].status != "hung"}
-    usual, _ = (
-        Counter(tuple(ranks for ranks, _ in groups) for groups in whole.values()).most_common(1)[0]
-        if whole
-        else ((), 0)
-    )
-    for rank, groups in whole.items():
-        for index in range(max(len(groups), len(usual))):
-            if index >= len(groups):
-                return _raise_group(rank, "does not make the group of ranks", usual[index], "")
-            if index >= len(usual) or groups[index][0] != usual[index]:
-                return _raise_group(rank, "makes a group of ranks", *groups[index])
-    return None
+    for index in range(max(map(len, made.values()), default=0)):
+        at = {rank: groups[index] for rank, groups in made.items() if index < len(groups)}
+        ranks, _ = Counter(ranks for ranks, _ in at.values()).most_common(1)[0]
+        usual = next(group for group in at.values() if group[0] == ranks)
+        for rank, group in at.items():
+            if group[0] != ranks:
+                _raise_group(rank, "makes a group of ranks", *group)
+        for rank in set(made) - set(at):
+            if captures[rank].status != "hung":  # one that stopped early may make it later
+                _raise_group(rank, "does not make the group of ranks", ranks, usual[1])
 
 
-def _raise_group(rank: int, verb: str, ranks: Sequence[int], source: str) -> None:
+def _raise_group(rank: int, verb: str, ranks: Sequence[int], source: str) -> NoReturn:
     place = f" ({source})" if source else ""
     raise CallsDifferError(
         f"this would hang on a cluster: rank {rank} {verb} {_list(ranks)}{place}, unlike most ranks; every rank must "
@@ -127,8 +124,8 @@ def _compare(
             usual = next(iter(at.values()))
             first = next(iter(at))
             text = (
-                f"this would hang on a cluster: {_say_ranks(short)} never {'call' if len(short) > 1 else 'calls'} "
-                f"{usual.say(members)} #{index} of a group of {len(members)}, which {_say_ranks(list(at))} "
+                f"this would hang on a cluster: {say_ranks(short)} never {'call' if len(short) > 1 else 'calls'} "
+                f"{usual.say(members)} #{index} of a group of {len(members)}, which {say_ranks(list(at))} "
                 f"{'wait' if len(at) > 1 else 'waits'} in{_at(by_rank[first][index])}"
             )
             return min(len(short), len(at)), text
@@ -147,8 +144,8 @@ def _say_odd(
     alike = [r for r in odd if at[r] == at[one]]
     most = [r for r, call in at.items() if call == usual]
     return (
-        f"this would hang on a cluster: {_say_ranks(alike)} {'call' if len(alike) > 1 else 'calls'} "
-        f"{at[one].say(members)}{_at(by_rank[one][index])} where {_say_ranks(most)} "
+        f"this would hang on a cluster: {say_ranks(alike)} {'call' if len(alike) > 1 else 'calls'} "
+        f"{at[one].say(members)}{_at(by_rank[one][index])} where {say_ranks(most)} "
         f"{'call' if len(most) > 1 else 'calls'} {usual.say(members)}{_at(by_rank[most[0]][index])}; it is call "
         f"#{index} of a group of {len(members)}"
     )
@@ -205,7 +202,8 @@ def _check_messages(captures: Mapping[int, Capture], members: Mapping[str, Seque
         raise CallsDifferError(f"this would hang on a cluster: {text}")
 
 
-def _say_ranks(ranks: Sequence[int]) -> str:
+def say_ranks(ranks: Sequence[int]) -> str:
+    """Some ranks in words: the first few, and how many more."""
     if len(ranks) == 1:
         return f"rank {ranks[0]}"
     return f"ranks {_list(ranks)}"

@@ -219,6 +219,7 @@ def _leave_log(session: Session, meter: MemoryMeter, status: str, reason: str, w
         "step_walls_ns": recorder.step_walls_ns,
         "diverged": session.pacer.diverged if session.pacer else 0,
         "entries": recorder.close() if status != "out_of_memory" else [],
+        "unmet": recorder.close_unmet(),
     }
     write_log(Path(plan.output), document)
 

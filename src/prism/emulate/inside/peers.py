@@ -77,6 +77,15 @@ class Peers:
         """Give the own bytes now; fill the slots when the program looks."""
         return partial(self._fill, self._give(_kind("gather", own), own), find_source(), own, slots)
 
+    def meet(self) -> Settle:
+        """Say that this member has reached a barrier; wait for the others when the program does."""
+        number, where = self._give("barrier", torch.empty(0)), find_source()
+
+        def settle() -> None:
+            self._collect("barrier", number, where)
+
+        return settle
+
     def give_to(self, own: Tensor) -> None:
         """The own part of a gather that another member receives."""
         self._give(_kind("gather", own), own)

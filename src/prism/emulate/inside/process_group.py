@@ -182,12 +182,13 @@ class VirtualGroup(CallingGroup):
         )
 
     def barrier(self, opts: Any = None) -> VirtualWork:
-        """No data; live members are not held up for each other."""
-        return self._run("barrier", [], 0, opts)
+        """Waits for the live members: what one of them wrote to a file before, the others read after."""
+        meet = self._peers.meet if self._peers.are_several else None
+        return self._run("barrier", [], 0, opts, meet=meet)
 
     def monitored_barrier(self, timeout: timedelta | None = None, wait_all_ranks: bool = False) -> None:
         """A barrier that blocks."""
-        self._run("barrier", [], 0, None).wait()
+        self.barrier().wait()
 
     # Messages.
 

@@ -62,6 +62,7 @@ class Recorder:
     entries: list[Entry] = field(default_factory=list)
     groups: list[GroupEntry] = field(default_factory=list)
     step_walls_ns: list[int] = field(default_factory=list)
+    unmet: list[Entry] = field(default_factory=list)  # calls that other ranks were stopped before
     num_ops: int = 0
     num_batches: int = 0
     _signed: int = 0  # entries that a sign was made of
@@ -75,8 +76,9 @@ class Recorder:
         return hashlib.blake2b(repr(runs).encode(), digest_size=8).hexdigest()
 
     def drop(self, entry: Entry) -> None:
-        """Forget a call that never came to its end."""
+        """Take a call out of the log that never came to its end; it still tells whether ranks make the same calls."""
         self.entries = [kept for kept in self.entries if kept is not entry]
+        self.unmet.append(entry)
 
     def note_backward(self) -> None:
         """A backward pass begins; it tells iterations apart where there is no optimizer."""
@@ -99,7 +101,15 @@ class Recorder:
                 entry.gap_ns = self.clock.elapsed_ns(before[entry.stream], entry.begin)
                 entry.wall_ns = self.clock.wall_ns(before[entry.stream], entry.begin)
             before[entry.stream] = entry.end
-        return [{k: v for k, v in asdict(e).items() if k not in ("begin", "end")} for e in self.entries]
+        return [_to_plain(entry) for entry in self.entries]
+
+    def close_unmet(self) -> list[dict[str, Any]]:
+        """The calls that were taken out of the log, as plain data."""
+        return [_to_plain(entry) for entry in self.unmet]
+
+
+def _to_plain(entry: Entry) -> dict[str, Any]:
+    return {name: value for name, value in asdict(entry).items() if name not in ("begin", "end")}
 
 
 def find_source() -> str:
