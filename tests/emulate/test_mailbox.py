@@ -89,13 +89,61 @@ def test_a_lone_rank_is_told_that_it_needs_another() -> None:
 
 def test_the_store_is_one_for_all_ranks_and_counters_repeat_what_they_were() -> None:
     asking = Asking(Mailbox([0, 1]), 0, 1)
+    use = asking.box.use_store
     asking.wait(0, "key", "go")
-    assert asking.box.add_key(0, "n", 1) == ("ok", 1) and asking.box.add_key(1, "n", 1) == ("ok", 2)
-    asking.box.set_key("go", b"1")
+    assert use(0, "add", ["n", 1]) == ("ok", 1) and use(1, "add", ["n", 1]) == ("ok", 2)
+    use(1, "set", ["go", b"1"])
     assert asking.answers == {0: ("ok", b"1")}
     alone = Mailbox([1], asking.box.recording)
-    assert alone.add_key(1, "n", 1) == ("ok", 2)
-    assert alone.has_keys(["go"])
+    assert alone.use_store(1, "add", ["n", 1]) == ("ok", 2)
+    assert alone.use_store(1, "check", [["go"]]) == ("ok", True)
+
+
+def test_a_rank_that_runs_without_the_others_reads_from_a_counter_what_it_read_among_them() -> None:
+    asking = Asking(Mailbox([0, 1]), 0, 1)
+    for step in range(2):
+        asking.box.use_store(1, "add", ["samples", 16])
+        asking.box.use_store(0, "add", ["samples", 16])
+        asking.wait(0, "key", "samples")
+        assert asking.answers.pop(0) == ("ok", str(32 * (step + 1)).encode())
+    alone = Asking(Mailbox([0], asking.box.recording), 0)
+    for step in range(2):
+        alone.box.use_store(0, "add", ["samples", 16])
+        alone.wait(0, "key", "samples")
+        assert alone.answers.pop(0) == ("ok", str(32 * (step + 1)).encode())
+
+
+def test_only_one_rank_is_elected_by_compare_set() -> None:
+    box = Mailbox([0, 1])
+    assert box.use_store(1, "compare", ["leader", b"", b"1"]) == ("ok", b"1")
+    assert box.use_store(0, "compare", ["leader", b"", b"0"]) == ("ok", b"1")
+    assert box.use_store(0, "compare", ["absent", b"x", b"y"]) == ("ok", b"x")
+    alone = Mailbox([0], box.recording)
+    assert alone.use_store(0, "compare", ["leader", b"", b"0"]) == ("ok", b"1")
+
+
+def test_a_key_is_read_anew_if_the_rank_that_writes_it_runs_again() -> None:
+    first = Mailbox([0, 1])
+    first.use_store(0, "set", ["folder", b"/tmp/first"])
+    asking = Asking(Mailbox([0, 1], first.recording), 0, 1)
+    asking.wait(1, "key", "folder")
+    assert asking.answers == {}
+    asking.box.use_store(0, "set", ["folder", b"/tmp/second"])
+    assert asking.answers.pop(1) == ("ok", b"/tmp/second")
+    asking = Asking(Mailbox([1], first.recording), 1)
+    asking.wait(1, "key", "folder")
+    assert asking.answers == {1: ("ok", b"/tmp/first")}
+
+
+def test_a_wait_for_a_key_that_nobody_writes_ends_by_its_timeout_and_other_waits_go_on() -> None:
+    asking = Asking(Mailbox([0, 1]), 0, 1)
+    asking.wait(0, "key", "redy")
+    asking.wait(1, "get", "w/0>1/0", (0,))
+    asking.box.break_deadlock()
+    assert list(asking.answers) == [0]
+    assert asking.answers[0] == ("timeout", "rank 0 waits at a.py:1 for the store's key 'redy'")
+    asking.box.post("w/0>1/0", 0, b"x")
+    assert asking.answers[1] == ("ok", b"x")
 
 
 def test_the_unit_is_the_shortest_that_was_seen_twice() -> None:

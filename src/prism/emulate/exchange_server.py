@@ -88,6 +88,21 @@ class ExchangeServer:
             standing = self.mailbox.standing(any_thread=quiet)
             return self.mailbox.num_running - len(standing | polling | gated)
 
+    def quiet_s(self) -> float:
+        """Seconds since the last request."""
+        with self.lock:
+            return time.monotonic() - self._last_request
+
+    def standing(self) -> set[int]:
+        """Ranks of which some thread waits for other ranks."""
+        with self.lock:
+            return self.mailbox.standing(any_thread=True)
+
+    def describe_waits(self) -> str:
+        """Some of the waiting ranks, where each waits and for whom."""
+        with self.lock:
+            return self.mailbox.describe_waits()
+
     def _let_go(self, rank: int, connection: Connection, answer: Answer) -> None:
         """Answer a rank that waited; a collective that ends would else wake every rank at once."""
         self._gated.append((rank, connection, answer))
@@ -167,8 +182,10 @@ class ExchangeServer:
         elif verb == "key":
             key, where = values
             box.get_key(Waiting(rank, "key", key, 0, (), where, main, later))
-        elif verb in ("set", "add", "check", "delete", "count"):
-            reply(self._use_store(rank, verb, values))
+        elif self.mailbox.is_alone and self._polls[rank] > _MANY_POLLS:
+            reply(("needs", -1))
+        elif verb in ("set", "add", "compare", "append", "delete", "check", "count"):
+            reply(box.use_store(rank, verb, values))
         elif verb == "still":
             reply(("over" if box.is_enough(values[0]) else "ok", None))
         elif verb == "bye":
@@ -176,15 +193,6 @@ class ExchangeServer:
             box.ended(rank, *values)
         else:
             self._keep_step(reply, rank, verb, values)
-
-    def _use_store(self, rank: int, verb: str, values: list[Any]) -> Answer:
-        if verb == "set":
-            return self.mailbox.set_key(*values)
-        if verb == "add":
-            return self.mailbox.add_key(rank, *values)
-        if verb == "count":
-            return "ok", sum(key.startswith(values[0]) for key in self.mailbox.recording.keys)
-        return "ok", self.mailbox.has_keys(*values) if verb == "check" else self.mailbox.delete_key(*values)
 
     def _ask_peers(self, reply: Callable[[Answer], None], rank: int, verb: str, values: list[Any]) -> None:
         reply(("ok", self._peers.answer(rank, verb, values) if self._peers is not None else None))

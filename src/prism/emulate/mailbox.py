@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import chain, takewhile
+from itertools import chain, islice, takewhile
 from typing import Any
+
+from prism.emulate.comparing import say_ranks
+from prism.emulate.shared_keys import KeyRecording, SharedKeys
 
 Answer = tuple[str, Any]
 _Key = tuple[str, str, int]
 Reply = Callable[[Answer], None]
 _LIKENESS = 256  # bytes at the head of a message that tell what it is
+_MOST_NAMED = 4
 _MORE_CALLS = 2  # stages of a pipeline differ in their calls, and ranks that take turns end at different times
 
 
@@ -21,8 +24,7 @@ class Recording:
 
     posts: dict[str, dict[int, bytes]] = field(default_factory=dict)  # channel -> number -> message
     parts: dict[str, dict[int, dict[int, bytes]]] = field(default_factory=dict)  # group -> call -> rank -> its part
-    keys: dict[str, bytes] = field(default_factory=dict)  # of the store
-    sums: dict[tuple[int, str], list[int]] = field(default_factory=dict)  # what a rank's additions to a key returned
+    keys: KeyRecording = field(default_factory=KeyRecording)
 
     def absorb(self, later: Recording) -> None:
         """Add what another run recorded."""
@@ -31,8 +33,7 @@ class Recording:
         for channel, calls in later.parts.items():
             for number, parts in calls.items():
                 self.parts.setdefault(channel, {}).setdefault(number, {}).update(parts)
-        self.keys.update(later.keys)
-        self.sums.update(later.sums)
+        self.keys.absorb(later.keys)
 
 
 @dataclass(slots=True)
@@ -73,7 +74,8 @@ class Mailbox:
         self._needed: dict[tuple[str, int], int] = {}  # parts that complete a collective of a channel
         self._members: dict[tuple[str, int], frozenset[int]] = {}
         self._complete: tuple[tuple[str, int], tuple[list[bytes], list[int]]] | None = None  # the last one gathered
-        self._added: Counter[tuple[int, str]] = Counter()
+        self._keys = SharedKeys(self._earlier.keys)
+        self.recording.keys = self._keys.recording
         self._most_calls = 0  # of a rank that was stopped
 
     # Ranks come and go.
@@ -92,6 +94,11 @@ class Mailbox:
         for key, waiting in list(self._waiting.items()):
             self._waiting[key] = [w for w in waiting if w.rank != rank]
             self._settle(key)
+
+    @property
+    def is_alone(self) -> bool:
+        """Whether one rank runs without the others, and is told so when it needs them."""
+        return self._lone
 
     @property
     def num_running(self) -> int:
@@ -148,36 +155,16 @@ class Mailbox:
         """Every member's part of a small collective, once all that run together have given theirs."""
         self._wait(waiting)
 
-    def set_key(self, key: str, value: bytes) -> Answer:
-        """Write a key of the store."""
-        self.recording.keys[key] = value
-        self._settle(("key", key, 0))
-        return "ok", None
-
-    def add_key(self, rank: int, key: str, amount: int) -> Answer:
-        """Add to a counter; where not all ranks run, a rank sees what it saw when they did."""
-        number = self._added[rank, key]
-        self._added[rank, key] += 1
-        total = int(self.recording.keys.get(key, b"0")) + amount
-        before = self._earlier.sums.get((rank, key), [])
-        if number < len(before):
-            total = before[number]
-        self.recording.keys[key] = str(total).encode()
-        self.recording.sums.setdefault((rank, key), []).append(total)
-        self._settle(("key", key, 0))
-        return "ok", total
-
-    def has_keys(self, keys: Sequence[str]) -> bool:
-        """Whether all of these were written."""
-        return all(key in self.recording.keys or key in self._earlier.keys for key in keys)
-
-    def delete_key(self, key: str) -> bool:
-        """Remove a key; whether it was there."""
-        return self.recording.keys.pop(key, None) is not None
+    def use_store(self, rank: int, verb: str, values: Sequence[Any]) -> Answer:
+        """A request to the store that never waits: set, add, compare, append, delete, check or count."""
+        reply = getattr(self._keys, verb)(rank, *values)
+        if verb in ("set", "add", "compare", "append"):
+            self._settle(("key", values[0], 0))
+        return "ok", reply
 
     def get_key(self, waiting: Waiting) -> None:
         """The value of a key, once it is written."""
-        if self._lone and not self.has_keys([waiting.channel]):
+        if self._lone and not self._keys.check(waiting.rank, [waiting.channel]):
             waiting.reply(("needs", -1))
             return
         self._wait(waiting)
@@ -189,13 +176,25 @@ class Mailbox:
         return bool(self._running) and self._running <= self.standing()
 
     def break_deadlock(self) -> None:
-        """Tell every waiting rank why it waits in vain."""
+        """Tell every waiting rank why it waits in vain; waits for the store's keys end first, by their timeout."""
         stuck = list(self._everyone())
-        told = "; ".join(self._describe(waiting) for waiting in stuck[:4])
+        at_keys = [waiting for waiting in stuck if waiting.verb == "key"]
+        if at_keys:
+            for waiting in at_keys:
+                self._waiting.pop(_key_of(waiting), None)
+            for waiting in at_keys:
+                value = self._earlier.keys.values.get(waiting.channel)
+                waiting.reply(("timeout", self._describe(waiting)) if value is None else ("ok", value))
+            return
+        told = self.describe_waits()
         self._waiting = {}
         for waiting in stuck:
             own = self._describe(waiting)
             waiting.reply(("error", own if len(stuck) == 1 else f"{own} ({told})"))
+
+    def describe_waits(self) -> str:
+        """The first few waiting ranks, where each waits and for whom."""
+        return "; ".join(self._describe(waiting) for waiting in islice(self._everyone(), _MOST_NAMED))
 
     def _everyone(self) -> Iterator[Waiting]:
         return chain.from_iterable(self._waiting.values())
@@ -203,7 +202,7 @@ class Mailbox:
     def _wait(self, waiting: Waiting) -> None:
         answer = self._answer(waiting)
         if answer is None:
-            self._waiting.setdefault((waiting.verb, waiting.channel, waiting.number), []).append(waiting)
+            self._waiting.setdefault(_key_of(waiting), []).append(waiting)
         else:
             waiting.reply(answer)
 
@@ -225,7 +224,7 @@ class Mailbox:
 
     def _answer(self, waiting: Waiting) -> Answer | None:
         if waiting.verb == "key":
-            value = self.recording.keys.get(waiting.channel, self._earlier.keys.get(waiting.channel))
+            value = self._keys.read(waiting.rank, waiting.channel, lambda r: r in self.together and r not in self._over)
             if value is not None:
                 return "ok", value
         elif waiting.verb == "get":
@@ -297,8 +296,11 @@ class Mailbox:
         if waiting.verb == "key":
             return f"rank {waiting.rank} waits at {waiting.where} for the store's key '{waiting.channel}'"
         missing = self._missing(waiting)
-        shown = ", ".join(map(str, missing[:4])) + (f" and {len(missing) - 4} more" if len(missing) > 4 else "")
-        return f"rank {waiting.rank} waits at {waiting.where} for rank{'s' if len(missing) > 1 else ''} {shown}"
+        return f"rank {waiting.rank} waits at {waiting.where} for {say_ranks(missing)}"
+
+
+def _key_of(waiting: Waiting) -> _Key:
+    return waiting.verb, waiting.channel, waiting.number
 
 
 def _most_like(given: Mapping[int, bytes], earlier: Mapping[int, Mapping[int, bytes]]) -> Mapping[int, bytes]:

@@ -8,6 +8,7 @@ from multiprocessing.connection import Client, Connection
 from typing import Any
 
 import torch
+import torch.distributed as dist
 
 from prism.emulate.inside.plan import RunPlan
 
@@ -16,6 +17,10 @@ _SHORT_WAIT_S = 0.5  # after it an unmeasured rank lets others have the memory t
 
 class ExchangeError(RuntimeError):
     """A live rank waited for bytes that never came: what would have been a hang."""
+
+
+class StoreTimeoutError(ExchangeError, dist.DistStoreError):
+    """A key of the store was never written; programs that expect it catch torch's error."""
 
 
 class CaptureDone(BaseException):
@@ -77,6 +82,8 @@ class Exchange:
         status, value = connection.recv()
         if status == "error":
             raise ExchangeError(value)
+        if status == "timeout":
+            raise StoreTimeoutError(value)
         if status == "over":
             raise CaptureDone
         if status == "needs":

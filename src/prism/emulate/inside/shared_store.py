@@ -22,7 +22,7 @@ class SharedStore(dist.Store):  # type: ignore[name-defined]
 
     def set(self, key: str, value: Any) -> None:
         """Write a key."""
-        self._exchange.ask("set", self._prefix + key, value if isinstance(value, bytes) else str(value).encode())
+        self._exchange.ask("set", self._prefix + key, _to_bytes(value))
 
     def get(self, key: str) -> bytes:
         """Wait for a key and read it."""
@@ -63,20 +63,13 @@ class SharedStore(dist.Store):  # type: ignore[name-defined]
         return self
 
     def compare_set(self, key: str, expected: Any, desired: Any) -> bytes:
-        """Write a key where it has the expected value, or is absent and nothing is expected."""
-        if not self.check([key]):
-            if expected in ("", b""):
-                self.set(key, desired)
-                return self.get(key)
-            return expected if isinstance(expected, bytes) else str(expected).encode()
-        if self.get(key) == (expected if isinstance(expected, bytes) else str(expected).encode()):
-            self.set(key, desired)
-        return self.get(key)
+        """Write a key if it has the expected value, or is absent and nothing is expected; return its value then."""
+        found: bytes = self._exchange.ask("compare", self._prefix + key, _to_bytes(expected), _to_bytes(desired))
+        return found
 
     def append(self, key: str, value: Any) -> None:
-        """Write behind what a key holds."""
-        before = self.get(key) if self.check([key]) else b""
-        self.set(key, before + (value if isinstance(value, bytes) else str(value).encode()))
+        """Write after what a key holds."""
+        self._exchange.ask("append", self._prefix + key, _to_bytes(value))
 
     def multi_get(self, keys: list[str]) -> list[bytes]:
         """Read several keys."""
@@ -92,9 +85,13 @@ class SharedStore(dist.Store):  # type: ignore[name-defined]
         return True
 
     def set_timeout(self, timeout: timedelta) -> None:
-        """A wait in vain is noticed at once, whatever the timeout."""
+        """A wait for a key ends when no rank can write it any more, whatever the timeout."""
 
     @property
     def timeout(self) -> timedelta:
         """What c10d expects of a store."""
         return timedelta(minutes=30)
+
+
+def _to_bytes(value: Any) -> bytes:
+    return value if isinstance(value, bytes) else str(value).encode()
