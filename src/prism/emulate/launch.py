@@ -14,13 +14,18 @@ from pathlib import Path
 
 from prism.emulate.booting import Boot, Process, ScriptError
 from prism.emulate.capture import Capture, read_capture
+from prism.emulate.comparing import say_ranks
 from prism.emulate.exchange_server import ExchangeServer, StepLimit, Timekeeper
 from prism.emulate.inside.plan import RunPlan
 from prism.emulate.mailbox import Mailbox, Recording
+from prism.emulate.sleepers import SleepWatch
 from prism.errors import BadConfigError
 
 _SCARCE_MEMORY = 0.12  # of this machine; below it a survey of all ranks is given up
 _LOOK_EVERY_S = 1.0
+# A compiler or a download of one rank is busy now and then; a rank that polls for a file is asleep at every look.
+_MOST_SLEEP_S = 120.0
+_QUIET_S = 5.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -94,6 +99,7 @@ class Launcher:
         self.refused: int | None = None  # a rank that was needed beyond the most that may run
         self._cpu_s: dict[int, float] = {}
         self._looked = 0.0
+        self._sleep = SleepWatch()
         together = () if config.one_by_one else base.live_ranks
         # Extra iterations are for iterations that are not alike; a run that must end sooner asks for fewer.
         steps = StepLimit(
@@ -193,9 +199,12 @@ class Launcher:
                 self._server.ended(rank)
             if (not running and not self._waiting) or self.refused is not None:
                 return
-            if self._is_too_dear(began, running):
-                self.gave_up = True
-                return
+            if time.monotonic() > self._looked + _LOOK_EVERY_S:
+                self._looked = time.monotonic()
+                self._check_sleep(self._looked, running)
+                if self._is_too_dear(began, running):
+                    self.gave_up = True
+                    return
             if time.monotonic() - began > self._config.timeout_s:
                 slow = min(running)
                 sys.stderr.write(self.log_of(slow))
@@ -205,14 +214,34 @@ class Launcher:
                 )
             time.sleep(0.02)
 
+    def _check_sleep(self, now: float, running: dict[int, Process]) -> None:
+        """Raise ScriptError if nothing has happened for long and some ranks sleep outside torch.distributed."""
+        if self._server.quiet_s() < _QUIET_S:
+            self._sleep = SleepWatch()
+            return
+        self._sleep.look(now, {rank: process.pid for rank, process in running.items()})
+        if not self._sleep.all_slept(now, _MOST_SLEEP_S, running):
+            return
+        asleep = sorted(set(running) - self._server.standing())
+        if asleep:
+            others = f"; meanwhile {waits}" if (waits := self._server.describe_waits()) else ""
+            sys.stderr.write(self.log_of(asleep[0]))
+            raise ScriptError(
+                f"{say_ranks(asleep)} did nothing for {_MOST_SLEEP_S:g} s and waited for something that is not a call "
+                f"of torch.distributed, such as a file, a lock or another process{others}"
+            )
+
     def _is_too_dear(self, began: float, running: dict[int, Process]) -> bool:
         """Only runs with a budget are given up; others need the time and memory that they need."""
-        now, limits = time.monotonic(), self._limits
-        if limits.budget_s > 1e8 or now < self._looked + _LOOK_EVERY_S:
+        limits = self._limits
+        if limits.budget_s > 1e8:
             return False
-        self._looked = now
         self._cpu_s.update({rank: read_cpu_s(process.pid) for rank, process in running.items()})
-        return now - began > limits.budget_s or sum(self._cpu_s.values()) > limits.cpu_s or _memory_is_scarce()
+        return (
+            time.monotonic() - began > limits.budget_s
+            or sum(self._cpu_s.values()) > limits.cpu_s
+            or _memory_is_scarce()
+        )
 
     def _stop_all(self) -> None:
         for live in self._live.values():
@@ -280,7 +309,7 @@ def check_ranks(launcher: Launcher, captures: dict[int, Capture]) -> None:
     missing = sorted(set(launcher.started) - set(captures))
     bad = sorted((c for c in captures.values() if c.status not in ("done", "ended", "needs")), key=lambda c: c.rank)
     # A rank that waits in vain is the victim of another that failed: the cause is shown, not the victim.
-    bad.sort(key=lambda c: c.status == "hung")
+    bad.sort(key=lambda c: (c.status == "hung", c.reason.endswith("which has ended")))
     if missing and not [c for c in bad if c.status != "hung"]:
         rank = missing[0]
         code = launcher.started[rank]
