@@ -12,6 +12,7 @@ _OUTSIDE_C10D = {
     "deep_ep": (("Buffer", "ElasticBuffer"), "DeepEP moves tokens by NVSHMEM"),
     "nvshmem.core": (("init",), "NVSHMEM moves data without a process group"),
     "transformer_engine_torch": (("CommOverlap", "CommOverlapP2P"), "Transformer Engine's user buffers bypass NCCL"),
+    "torch.distributed.rpc": (("init_rpc",), "remote procedure calls do not pass through process groups"),
     "torch.distributed._symmetric_memory": (("rendezvous", "empty"), "symmetric memory lets GPUs write to each other"),
 }
 
