@@ -430,6 +430,13 @@ def test_what_pmacct_prints_is_read(tmp_path: Path) -> None:
     assert {"10.0.0.1", "2001:db8::1"} <= set(table["src"]) and table["start_ns"].min() == T
 
 
+def test_an_absent_end_of_pmacct_is_none_in_every_notation(tmp_path: Path) -> None:
+    """pmacctd 1.7.7 with timestamps_since_epoch: true."""
+    text = "SRC_IP,DST_IP,TIMESTAMP_START,TIMESTAMP_END,BYTES\n10.0.0.1,10.0.0.2,1795033526.098917,0.000000,72\n"
+    row = load_inputs(write(tmp_path / "pmacct.csv", text)).flows.row(0, named=True)
+    assert (row["start_ns"], row["end_ns"]) == (1_795_033_526_098_917_000, None)
+
+
 def test_the_check_says_what_records_can_show_and_what_to_change(tmp_path: Path) -> None:
     def check(table: pl.DataFrame, *more: str) -> dict[str, object]:
         table.write_parquet(tmp_path / "f.parquet")

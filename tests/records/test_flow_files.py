@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from polars.testing import assert_frame_equal
 
 from prism.errors import InputError
-from prism.records import FLOWS, FlowOptions, load_flows, read_flows, scan_flows, write_flows
+from prism.records import FLOWS, TOPOLOGY, FlowOptions, load_flows, read_flows, read_table, scan_flows, write_flows
 
 START = 1_700_000_000_123_456_789
 GOOD = pl.DataFrame(
@@ -161,6 +161,9 @@ def test_a_folder_of_files_is_one_table(tmp_path: Path) -> None:
 HEADER = "start_ns,end_ns,src,dst,bytes\n"
 BAD = {
     "an empty file": ("f.csv", b"", "f.csv: the file is empty"),
+    "nothing but blank lines": ("f.csv", b" \n\n", "f.csv: the file is empty"),
+    "Latin letters in one byte": (
+        "f.csv", (HEADER + "1,2,a,\xe9,3\n").encode("latin-1"), "f.csv line 2: not UTF-8 text; convert it"),
     "only a header": ("f.csv", b"x,y\n", "no column for 'start_ns'"),
     "a missing column": ("f.csv", b"start_ns,src,bytes\n1,a,2\n", "no column for 'dst'"),
     "no size at all": ("f.csv", b"start_ns,src,dst\n1,a,b\n", "no column for 'bytes'"),
@@ -191,6 +194,13 @@ BAD = {
     "garbage named Parquet": ("f.parquet", b"hello world, not parquet", "not a Parquet file"),
     "a truncated Parquet file": ("f.parquet", b"PAR1" + bytes(100), "truncated Parquet file"),
     "zero bytes named CSV": ("f.csv", bytes(5000), "a zero byte where text was expected"),
+    "a list inside one object": ("f.json", b'{"flows": [{"a": 1}, {"a": 2}]}', "list 'flows'; write its entries one per line"),
+    "a last line cut off": (
+        "f.csv", HEADER[:-1] + ",packets\n1,2,a,b,3,9\n1,2,a,b,3", "line 3: the file is cut off inside this line"),
+    "UTF-16": ("f.csv", (HEADER + "1,2,a,b,3\n").encode("utf-16"), "iconv -f utf-16 -t utf-8 f.csv"),
+    "carriage returns alone": ("f.csv", (HEADER + "1,2,a,b,3\n").replace("\n", "\r"), "tr '\\r' '\\n' < f.csv"),
+    "numbers for names": ("f.csv", "2|17950|0|17950|0\n2|17950|0|17950|0\n", "not a header of names (it holds 2)"),
+    "a page of prose": ("f.txt", "Dear " + "all " * 500 + "\n1\n", "(it has Dear " + "all " * 13 + "all)"),
     "one endless line": ("f.csv", b"a" * 200_000, "no line break in the first"),
 }  # fmt: skip
 
@@ -238,6 +248,45 @@ def test_a_ten_gigabyte_sparse_file_is_refused_at_once(tmp_path: Path) -> None:
 def test_byte_order_mark_and_carriage_returns_are_harmless(tmp_path: Path) -> None:
     text = b"\xef\xbb\xbf" + (HEADER + "1,2,a,b,3\n").replace("\n", "\r\n").encode()
     assert read_flows(write(tmp_path / "f.csv", text)).row(0) == (1, 2, "a", "b", 3)
+
+
+ODD_BUT_READABLE = {
+    "blank lines": HEADER + "1,2,a,b,3\n\n\n",
+    "spaces after commas": "start_ns, end_ns, src, dst, bytes\n1, 2, a, b, 3\n",
+    "whole numbers with a fraction of zero": HEADER + "1,2,a,b,3.0\n",
+}
+
+
+@pytest.mark.parametrize("case", ODD_BUT_READABLE)
+def test_texts_as_people_write_them_are_read(tmp_path: Path, case: str) -> None:
+    assert read_flows(write(tmp_path / "f.csv", ODD_BUT_READABLE[case])).row(0) == (1, 2, "a", "b", 3)
+
+
+def test_a_line_cut_off_is_left_out_and_counted_on_request(tmp_path: Path) -> None:
+    path = write(tmp_path / "f.csv", HEADER + "1,2,a,b,3\n1,2,a")
+    read = load_flows(path, FlowOptions(skip_bad_rows=True))
+    assert read.flows.height == 1
+    assert read.report.skipped_rows == {"line cut off at the end of a file": 1}
+
+
+def test_a_last_line_without_its_line_end_is_whole_if_no_value_is_missing(tmp_path: Path) -> None:
+    assert read_flows(write(tmp_path / "f.csv", HEADER + "1,2,a,b,3\n4,5,a,b,6")).height == 2
+
+
+def test_one_ipv6_address_is_one_endpoint_in_flows_and_topology(tmp_path: Path) -> None:
+    spellings = ["FD00::1", "fd00:0:0:0:0:0:0:1", "[fd00::1]", "fd00::1"]
+    rows = "".join(f"1,2,{spelling},::ffff:10.0.0.1,3\n" for spelling in spellings)
+    flows = read_flows(write(tmp_path / "f.csv", HEADER + rows))
+    assert flows["src"].unique().to_list() == ["fd00::1"]
+    assert flows["dst"].unique().to_list() == ["10.0.0.1"]
+    path = write(tmp_path / "t.csv", "address,host,rail,switch\nFD00:0::1,n1,0,s1\n")
+    assert read_table(path, TOPOLOGY)["address"].item() == "fd00::1"
+
+
+def test_addresses_with_ports_are_read_with_a_note(tmp_path: Path) -> None:
+    read = load_flows(write(tmp_path / "f.csv", HEADER + "1,2,10.0.0.1:5001,10.0.0.2:5002,3\n"))
+    assert read.flows["src"].item() == "10.0.0.1:5001"
+    assert any("addresses with ports" in note for note in read.report.notes)
 
 
 def test_skipping_bad_rows_counts_each_reason_and_keeps_the_rest(tmp_path: Path) -> None:

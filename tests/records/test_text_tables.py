@@ -28,6 +28,10 @@ def test_flow_logs_of_amazon_name_their_columns_or_do_not() -> None:
     bare = find_text_table("2 123456789012 eni-0a1b 10.0.0.1 10.0.0.2 1 2 6 10 840 1 2 ACCEPT OK", "f")
     assert bare.columns is not None and bare.columns[3:5] == ("srcaddr", "dstaddr") and len(bare.columns) == 14
     assert (bare.separator, bare.first_line, bare.absent) == (" ", 1, ("-",))
+    logged = find_text_table(
+        "2026-11-18T20:25:26.000Z 2 123456789012 eni-0a1b 10.0.0.1 10.0.0.2 1 2 6 1 8 1 2 ACCEPT OK", "f"
+    )
+    assert logged.columns == ("logged", *bare.columns)  # CloudWatch's export writes its own time first
     named = find_text_table("version srcaddr dstaddr bytes", "f")
     assert (named.separator, named.columns, named.absent) == (" ", None, ("-",))
 

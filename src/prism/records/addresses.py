@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ipaddress
 import re
+from collections.abc import Iterable
 
 import polars as pl
 
@@ -12,8 +13,6 @@ _DOTTED = re.compile(r"^[0-9.]+$")
 _IPV4 = r"^((25[0-5]|2[0-4]\d|1\d\d|[1-9]?\d)\.){3}(25[0-5]|2[0-4]\d|1\d\d|[1-9]?\d)$"
 _NAME = re.compile(r"^[A-Za-z0-9_]([A-Za-z0-9_.:%/@-]*[A-Za-z0-9_])?$")
 _MAC_OR_HEX = re.compile(r"^[0-9A-Fa-f]{2}([:-][0-9A-Fa-f]{2})+$")
-MAPPED_V4 = "::ffff:"
-"""How some stores write an IPv4 address in an IPv6 column."""
 
 
 def is_address(text: str) -> bool:
@@ -45,6 +44,25 @@ def binary_to_text(address: bytes) -> str | None:
         return None
     v6 = ipaddress.IPv6Address(address)
     return str(v6.ipv4_mapped or v6)
+
+
+def unify_addresses(frame: pl.DataFrame, columns: Iterable[str]) -> pl.DataFrame:
+    """IPv6 addresses in one notation (RFC 5952), without brackets; IPv4 out of IPv6-mapped ones."""
+    for column in columns:
+        texts = frame[column].filter(frame[column].str.contains(":", literal=True)).unique()
+        plain = {text: _plain_ip(text) for text in texts}
+        changed = {text: ip for text, ip in plain.items() if ip != text}
+        frame = frame.with_columns(pl.col(column).replace(changed)) if changed else frame
+    return frame
+
+
+def _plain_ip(text: str) -> str:
+    bare = text[1:-1] if text.startswith("[") and text.endswith("]") else text
+    try:
+        ip = ipaddress.IPv6Address(bare)
+    except ValueError:
+        return text
+    return str(ip.ipv4_mapped or ip)
 
 
 def numbers_to_text(numbers: pl.Series) -> pl.Series:

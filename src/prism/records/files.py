@@ -140,14 +140,22 @@ def recognise(path: Path) -> Format:
 
 
 def _recognise_text(path: Path, head: bytes, size: int) -> Format:
+    if head.startswith((b"\xff\xfe", b"\xfe\xff")):
+        raise BadFileError(f"{path}: UTF-16 text; convert it: iconv -f utf-16 -t utf-8 {path.name}")
     if b"\0" in head:
         place = head.index(b"\0")
         raise BadFileError(f"{path} byte {place}: a zero byte where text was expected; this is not a CSV or JSON file")
     text = head.lstrip(b"\xef\xbb\xbf \t\r\n")
+    if not text and size == len(head):
+        raise BadFileError(f"{path}: the file is empty; export it again")
     if text.startswith(b"startDatagram =") or (text.startswith((b"{", b"[")) and b'"datagramSourceIP"' in text[:2000]):
         return Format.SFLOWTOOL
     if text.startswith(b"["):
         return Format.JSON
+    if b"\n" not in head and b"\r" in head:
+        raise BadFileError(
+            f"{path}: its lines end with carriage returns only; convert it: tr '\\r' '\\n' < {path.name}"
+        )
     if b"\n" not in head and size > len(head):
         raise BadFileError(
             f"{path}: no line break in the first {len(head)} bytes; this is not a CSV or JSON Lines file"
@@ -205,6 +213,21 @@ def first_row(path: Path, fmt: Format) -> tuple[str, int]:
     return ("line", 1) if fmt is Format.JSONL else ("row", 1)
 
 
+def ends_cut(path: Path) -> bool:
+    """Whether a text table stops inside its last row: it has no line end there, and fewer values than columns."""
+    if _is_packed(path):
+        return False  # A compressed file that was cut cannot be unpacked.
+    head = _head_text(path)
+    with path.open("rb") as handle:
+        handle.seek(max(0, path.stat().st_size - _SNIFF_BYTES))
+        last = handle.read().decode("utf-8", errors="replace").rpartition("\n")[2]
+    table = find_text_table(head, str(path))
+    if not last.strip() or (table.comment and last.startswith(table.comment)):
+        return False
+    num_columns = len(table.columns) if table.columns else table.count_values(head.partition("\n")[0])
+    return table.count_values(last) < num_columns
+
+
 def read_text(path: Path) -> str:
     """The whole of a text file, unpacked."""
     return read_content(path).decode("utf-8-sig", errors="replace")
@@ -234,7 +257,7 @@ def read_columns(path: Path, fmt: Format) -> pl.Schema:
     try:
         schema = scan(path, fmt).collect_schema()
     except (pl.exceptions.PolarsError, OSError) as error:
-        raise BadFileError(f"{path}: {_first_line(error)}; export it again") from None
+        raise BadFileError(_explain(error, path)) from None
     if len(schema) == 0:
         raise BadFileError(f"{path}: no columns; the first line must name them")
     return schema
@@ -245,7 +268,7 @@ def collect(lazy: pl.LazyFrame, path: Path) -> pl.DataFrame:
     try:
         return lazy.collect()
     except (pl.exceptions.PolarsError, OSError) as error:
-        raise BadFileError(f"{path}: {_first_line(error)}; export it again") from None
+        raise BadFileError(_explain(error, path)) from None
 
 
 def write(frame: pl.DataFrame, path: Path) -> None:
@@ -276,6 +299,13 @@ def _all_endings() -> str:
     return ", ".join(ending for endings in _ENDINGS.values() for ending in endings)
 
 
-def _first_line(error: Exception) -> str:
+def _explain(error: Exception, path: Path) -> str:
+    """What is wrong with a file, in one line: the first line of what its parser says, or where its text is broken."""
     text = str(error).strip()
-    return text.splitlines()[0] if text else type(error).__name__
+    if "utf-8" in text.lower():
+        try:
+            read_content(path).decode()
+        except UnicodeDecodeError as broken:
+            line = broken.object.count(b"\n", 0, broken.start) + 1
+            return f"{path} line {line}: not UTF-8 text; convert it, for example: iconv -f latin1 -t utf-8 {path.name}"
+    return f"{path}: {text.splitlines()[0] if text else type(error).__name__}; export it again"

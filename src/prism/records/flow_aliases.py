@@ -7,6 +7,7 @@ H3C's per-queue-pair records. To add one, put a row here and a line in the test 
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from prism.errors import BadConfigError
@@ -100,6 +101,7 @@ STATUS_COLUMNS = ("log-status", "log_status")
 KIND_COLUMNS = ("type", "Type", "flow_type", "FlowType")
 """goflow2 names the protocol that a record came by; 1 and SFLOW_5 are single sampled packets."""
 
+_SHOWN_COLUMNS, _SHOWN_CHARS = 20, 60  # of a table that lacks a column: what is no table may have long lines
 _MAPPED = {"start": "start_ns", "end": "end_ns", "from": "src", "to": "dst"}
 
 
@@ -115,6 +117,18 @@ def find_aliases(columns: list[str], chosen: tuple[Alias, ...] = ()) -> dict[str
     if any(alias.gives == "duration" for alias in chosen) and not any(a.gives == "end_ns" for a in chosen):
         found.pop("end_ns", None)
     return found
+
+
+def describe_missing(gives: str, columns: Iterable[str]) -> str:
+    """What to tell about a table that has no column for `gives`."""
+    there = [name[:_SHOWN_CHARS] for name in columns if not name.startswith("_")]
+    listed = ", ".join(there[:_SHOWN_COLUMNS]) or "none"
+    more = f" and {len(there) - _SHOWN_COLUMNS} more" if len(there) > _SHOWN_COLUMNS else ""
+    known = ", ".join([alias.name for alias in ALIASES if alias.gives == gives][:6])
+    return (
+        f"no column for '{gives}' (it has {listed}{more}); pass --map {gives.removesuffix('_ns')}=COLUMN, "
+        f"or name it, for example, {known}"
+    )
 
 
 def parse_columns(text: str) -> tuple[Alias, ...]:

@@ -11,7 +11,7 @@ import polars as pl
 
 from prism.errors import BadFileError, BadRowError, InputError
 from prism.records import files
-from prism.records.addresses import MAPPED_V4, first_bad_address, is_address, numbers_to_text
+from prism.records.addresses import first_bad_address, is_address, numbers_to_text, unify_addresses
 from prism.records.files import Format
 from prism.records.flow_aliases import Alias
 from prism.records.flow_finishing import are_whole_seconds, finish_table
@@ -158,7 +158,7 @@ def make_flows(table: pl.DataFrame, where: str, options: FlowOptions | None = No
     """FLOWS of a table in memory that another tool made: a query's answer, messages of a topic."""
     options = options or FlowOptions(skip_bad_rows=True)
     plan = plan_flows(table.lazy(), table.schema, where, packet_bytes=options.packet_bytes, chosen=options.columns)
-    made = _plain_ipv4(plan.select(table.lazy(), table.schema).collect())
+    made = _unify(plan.select(table.lazy(), table.schema).collect())
     bad = made.select(plan.bad(lost=LOST in made.columns).alias("bad")).to_series()
     if bad.any() and not options.skip_bad_rows:
         raise BadRowError(f"{where}: {int(bad.sum()):,} of {made.height:,} rows are not flows; pass --skip-bad-rows")
@@ -203,7 +203,8 @@ def _load_file(path: Path, fmt: Format, options: FlowOptions) -> tuple[pl.DataFr
         if fmt not in (Format.CSV, Format.JSONL):
             raise
         return _load_suspicious(path, fmt, options)
-    if frame.select(plan.bad(lost=LOST in frame.columns).any()).item() or _mixes_units(frame):
+    is_cut = fmt is Format.CSV and files.ends_cut(path)
+    if is_cut or frame.select(plan.bad(lost=LOST in frame.columns).any()).item() or _mixes_units(frame):
         return _load_suspicious(path, fmt, options)
     _refuse_cut_times(frame, schema.names(), path, options)
     frame = _plain_addresses(frame.drop(LOST, strict=False), path)
@@ -275,8 +276,8 @@ def _mixes_units(frame: pl.DataFrame) -> bool:
 
 
 def _plain_addresses(frame: pl.DataFrame, path: Path) -> pl.DataFrame:
-    """Addresses in one notation: IPv4 out of IPv6-mapped ones, and out of numbers where they can be nothing else."""
-    frame = _plain_ipv4(frame)
+    """Addresses in one notation; IPv4 out of numbers where they can be nothing else."""
+    frame = _unify(frame)
     numbers = frame.select(pl.col("src", "dst").head(1000).cast(pl.Int64, strict=False))
     if not numbers.height or any(numbers[c].null_count() for c in ("src", "dst")):
         return frame
@@ -292,11 +293,8 @@ def _plain_addresses(frame: pl.DataFrame, path: Path) -> pl.DataFrame:
     return frame.with_columns(numbers_to_text(every["src"]).alias("src"), numbers_to_text(every["dst"]).alias("dst"))
 
 
-def _plain_ipv4(frame: pl.DataFrame) -> pl.DataFrame:
-    """IPv4 addresses written as IPv6-mapped ones, in their plain form."""
-    columns = [c for c in ("src", "dst", "exporter") if c in frame.columns]
-    mapped = [c for c in columns if frame[c].head(1000).str.starts_with(MAPPED_V4).any()]
-    return frame.with_columns(pl.col(c).str.strip_prefix(MAPPED_V4) for c in mapped)
+def _unify(frame: pl.DataFrame) -> pl.DataFrame:
+    return unify_addresses(frame, [c for c in ("src", "dst", "exporter") if c in frame.columns])
 
 
 def _stray_address(frame: pl.DataFrame) -> str | None:
@@ -317,9 +315,19 @@ def _read_raw(path: Path, fmt: Format, options: FlowOptions) -> tuple[pl.DataFra
         raw = pl.DataFrame({_PLACE: read.lines}, schema={_PLACE: pl.Int64}).hstack(read.frame.get_columns())
         return raw, Counter({"not a JSON object": len(read.bad_lines)} if read.bad_lines else {})
     raw = files.collect(files.scan(path, fmt), path).with_row_index(_PLACE, offset=files.first_row(path, fmt)[1])
-    first = raw.columns[1]
-    if fmt is Format.CSV and raw[first].dtype == pl.String:
-        # nfdump closes its CSV with a summary of two lines, which are not flows.
-        footer = (raw[first] == "Summary").arg_true()
-        raw = raw.head(int(footer[0])) if len(footer) else raw
-    return raw, Counter()
+    return _clip_text(raw, path, options) if fmt is Format.CSV else (raw, Counter())
+
+
+def _clip_text(raw: pl.DataFrame, path: Path, options: FlowOptions) -> tuple[pl.DataFrame, Counter[str]]:
+    """The rows of a text without its blank lines, nfdump's summary, and a last line that was cut off."""
+    # nfdump closes its CSV with a summary of two lines, which are not flows.
+    footer = (raw[raw.columns[1]] == "Summary").arg_true()
+    if len(footer):
+        raw = raw.head(int(footer[0]))
+    left_out: Counter[str] = Counter()
+    if not len(footer) and files.ends_cut(path):
+        if not options.skip_bad_rows:
+            place = f"{path} line {raw[_PLACE][-1]}"
+            raise BadRowError(f"{place}: the file is cut off inside this line; copy it again or pass --skip-bad-rows")
+        raw, left_out = raw.head(-1), Counter({"line cut off at the end of a file": 1})
+    return raw.filter(~pl.all_horizontal(pl.exclude(_PLACE).is_null())), left_out

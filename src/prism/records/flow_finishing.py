@@ -7,6 +7,7 @@ import polars as pl
 from prism.records.flow_plan import REVERSE, SAMPLE
 from prism.records.flow_samples import put_together
 
+_WITH_PORT = r"^(\d+(\.\d+){3}|\[[0-9A-Fa-f:.]+\]):\d+$"
 _LEAST_ROWS = 20  # that must agree before a table is judged by them
 
 
@@ -26,6 +27,11 @@ def finish_table(frame: pl.DataFrame, *, samples: bool) -> tuple[pl.DataFrame, t
         frame = frame.with_columns(sampling_rate=rate, packets=pl.when(sampled).then(rate).otherwise(pl.col("packets")))
     else:
         sampled = None
+    if frame["src"].str.contains(_WITH_PORT).any():
+        notes.append(
+            "addresses with ports: each address:port counts as an endpoint of its own; if the ports are those of "
+            "connections, write them in columns of their own"
+        )
     if samples:
         return frame, tuple(notes)
     frame, said = put_together(frame, sampled)

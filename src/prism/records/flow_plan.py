@@ -8,7 +8,15 @@ import polars as pl
 
 from prism.errors import BadRowError
 from prism.records.addresses import binary_to_text, numbers_to_text
-from prism.records.flow_aliases import ALIASES, H3C_PACKETS, KIND_COLUMNS, STATUS_COLUMNS, TWINS, Alias, find_aliases
+from prism.records.flow_aliases import (
+    H3C_PACKETS,
+    KIND_COLUMNS,
+    STATUS_COLUMNS,
+    TWINS,
+    Alias,
+    describe_missing,
+    find_aliases,
+)
 from prism.records.flows import FLOWS
 from prism.records.shape import describe
 from prism.records.text_tables import find_value
@@ -21,7 +29,7 @@ REVERSE = ("_reverse_bytes", "_reverse_packets")
 SAMPLE = "_sample"
 """A helper column: true where the record is one sampled packet."""
 _LEAST_IPV4 = 1 << 24  # 1.0.0.0; LIDs and ranks are smaller numbers
-_ABSENT_DATE = "0000-00-00"  # pmacct writes it for a time it does not have
+_ABSENT = r"^\s*(0(\.0+)?\s*$|0000-00-00)"  # what pmacct writes for a time that it does not have
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -112,16 +120,23 @@ class _Planner:
     rate: pl.Expr = field(default_factory=lambda: pl.lit(1, pl.Int64))
 
     def require(self) -> None:
+        if not self.found:
+            self._refuse_list()
         for name in ("start_ns", "src", "dst"):
             if name not in self.found:
-                known = ", ".join(dict.fromkeys(a.name for a in ALIASES if a.gives == name))
-                there = ", ".join(n for n in self.schema.names()[:40] if not n.startswith("_")) or "none"
-                raise BadRowError(
-                    f"{self.where}: no column for '{name}' (it has {there}); pass "
-                    f"--map {name.removesuffix('_ns')}=COLUMN, or name it one of: {known}"
-                )
+                raise BadRowError(f"{self.where}: {describe_missing(name, self.schema)}")
         if "bytes" not in self.found and "packets" not in self.found and not set(H3C_PACKETS) <= set(self.schema):
-            raise BadRowError(f"{self.where}: no column for 'bytes' or 'packets'; a flow needs a size")
+            raise BadRowError(f"{self.where}: {describe_missing('bytes', self.schema)}")
+
+    def _refuse_list(self) -> None:
+        """Say how to unpack one JSON object that holds all records in a list."""
+        for column, value in next(self.lazy.head(1).collect().iter_rows(named=True), {}).items():
+            if isinstance(value, list) or str(value).startswith("[{"):
+                file = self.where.rpartition("/")[2]
+                raise BadRowError(
+                    f"{self.where}: one object with a list '{column}'; write its entries one per line: "
+                    f"jq -c '.{column}[]' {file}"
+                )
 
     def plan_times(self) -> None:
         start = self._time("start_ns")
@@ -140,7 +155,9 @@ class _Planner:
                 # nfcapd swaps the two for exporters that name the end before the start (softflowd's IPFIX).
                 start, end = pl.min_horizontal(start, end), pl.max_horizontal(start, end)
                 self._put("start_ns", start, column)
-            self._put("end_ns", pl.when(end > 0).then(end) if received is not None else end, self.found["end_ns"][0])
+            # Tools write 0 for an end that they do not know.
+            may_be_absent = received is not None or self.found["end_ns"][1].unit == "auto"
+            self._put("end_ns", pl.when(end > 0).then(end) if may_be_absent else end, self.found["end_ns"][0])
         elif "duration" in self.found:
             self._put("end_ns", self.expressions["start_ns"] + self._time("duration"), self.found["duration"][0])
         else:
@@ -286,13 +303,11 @@ def explain_row(plan: FlowPlan, row: dict[str, object], raw: dict[str, object]) 
 
 
 def _present(column: str, schema: pl.Schema) -> pl.Expr:
-    """Whether a value is there; tools write some absent times as a date of zeros."""
+    """Whether a value is there; tools write some absent times as a zero or as a date of zeros."""
     value = pl.col(column)
     if schema[column] != pl.String:
         return value.is_not_null()
-    return (value.is_not_null() & ~value.str.starts_with(_ABSENT_DATE) & (value.str.strip_chars() != "0")).fill_null(
-        False
-    )
+    return (value.is_not_null() & ~value.str.contains(_ABSENT)).fill_null(False)
 
 
 def _quoted(value: object) -> str:
@@ -301,7 +316,7 @@ def _quoted(value: object) -> str:
 
 def _expected(name: str) -> str:
     if name in ("start_ns", "end_ns"):
-        return "a time"
+        return "a time (a date, or a number with a decimal point)"
     if name in ("src", "dst", "exporter"):
         return "an address"
     return describe(FLOWS.columns[name])
@@ -310,7 +325,7 @@ def _expected(name: str) -> str:
 def _parsed(column: str, schema: pl.Schema, dtype: pl.DataType | type[pl.DataType]) -> pl.Expr:
     value = pl.col(column)
     if schema[column] == pl.String and dtype != pl.String:
-        value = value.str.strip_chars()
+        value = value.str.strip_chars().str.replace(r"\.0+$", "")
     if schema[column].is_float():
         value = pl.when(value == value.round()).then(value)  # 12.5 bytes is a mistake, not 12.
     return value.cast(dtype, strict=False)

@@ -8,6 +8,7 @@ import polars as pl
 
 from prism.errors import BadRowError
 from prism.records import files
+from prism.records.addresses import unify_addresses
 from prism.records.shape import Shape
 
 
@@ -21,7 +22,9 @@ def read_table(path: str | Path, shape: Shape) -> pl.DataFrame:
         raise BadRowError(f"{path}: no column '{missing[0]}'; {shape.name.upper()} needs {', '.join(shape.required)}")
     raw = files.collect(files.scan(path, fmt), path)
     word, first = files.first_row(path, fmt)
-    return shape.conform(raw, str(path), row_word=word, first_row=first)
+    table = shape.conform(raw, str(path), row_word=word, first_row=first)
+    # Flows have their addresses in the same notation, whatever the files say.
+    return unify_addresses(table, [c for c in ("address",) if c in table.columns])
 
 
 def write_table(frame: pl.DataFrame, path: str | Path, shape: Shape) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import re
 from dataclasses import dataclass
 
@@ -13,8 +14,9 @@ _VPC_COLUMNS = (
     "version", "account-id", "interface-id", "srcaddr", "dstaddr", "srcport", "dstport",
     "protocol", "packets", "bytes", "start", "end", "action", "log-status",
 )  # fmt: skip
-_VPC_ROW = re.compile(r"^\d+ (\d{12}|unknown) eni-[0-9a-f]+ ")
-_DATE = re.compile(r"^\d{4}[-/]\d{2}[-/]\d{2}[ T]\d{2}:")
+# CloudWatch writes the time of its own record before each line.
+_VPC_ROW = re.compile(r"^(\d{4}-\d{2}-\d{2}T\S+Z )?\d+ (\d{12}|unknown) eni-[0-9a-f]+ ")
+_VALUE = re.compile(r"^(\d{4}[-/]\d{2}[-/]\d{2}[ T]\d{2}:|\d+(\.\d+)?$)")  # a date or a number
 _ZEEK_ABSENT = ("-", "(empty)")
 
 
@@ -30,6 +32,12 @@ class TextTable:
     first_line: int = 2  # where the first row stands
     quote: str | None = '"'
 
+    def count_values(self, line: str) -> int:
+        """How many values a line holds."""
+        if self.quote is None:
+            return line.count(self.separator) + 1
+        return len(next(csv.reader([line], delimiter=self.separator, quotechar=self.quote), ()))
+
 
 def find_text_table(head: str, path: str) -> TextTable:
     """Read the layout off the first lines of a file; refuses screens of tools that were never meant to be read."""
@@ -37,8 +45,9 @@ def find_text_table(head: str, path: str) -> TextTable:
     first = lines[0] if lines else ""
     if first.startswith(("#separator", "#fields")):
         return _zeek_table(lines, path)
-    if _VPC_ROW.match(first):
-        return TextTable(separator=" ", columns=_VPC_COLUMNS, absent=("-",), first_line=1, quote=None)
+    if vpc := _VPC_ROW.match(first):
+        columns = ("logged", *_VPC_COLUMNS) if vpc[1] else _VPC_COLUMNS
+        return TextTable(separator=" ", columns=columns, absent=("-",), first_line=1, quote=None)
     words = first.split(" ")
     if {"srcaddr", "dstaddr"} <= set(words):
         return TextTable(separator=" ", absent=("-",), quote=None)
@@ -54,12 +63,13 @@ def find_text_table(head: str, path: str) -> TextTable:
         return TextTable(separator="|", padded=True, quote=None)
     counts = {separator: first.count(separator) for separator in ("\t", ",", ";")}
     best = max(counts, key=lambda s: counts[s])
-    return TextTable(separator=best if counts[best] else ",")
+    padded = any(name != name.strip() for name in first.split(best))
+    return TextTable(separator=best if counts[best] else ",", padded=padded)
 
 
 def find_value(names: list[str]) -> str | None:
-    """The first of a table's column names that is a date or an IP address: then no line of the file names them."""
-    return next((name for name in names if _DATE.match(name) or is_ip(name.strip())), None)
+    """The first of a table's column names that is a value: then no line of the file names them."""
+    return next((name for name in names if _VALUE.match(name) or is_ip(name.strip())), None)
 
 
 def _zeek_table(lines: list[str], path: str) -> TextTable:

@@ -37,7 +37,11 @@ def infer_unit(lazy: pl.LazyFrame, column: str, dtype: pl.DataType, where: str, 
         if first is None or not _is_number(first):
             return "iso"
     numbers = pl.col(column).cast(pl.Float64, strict=False)
-    low, high = lazy.select(numbers.min().alias("low"), numbers.max().alias("high")).collect().row(0)
+    # A zero is a time that the tool did not know.
+    known = numbers.filter(numbers != 0)
+    low, high, rows = lazy.select(low=known.min(), high=known.max(), rows=numbers.count()).collect().row(0)
+    if low is None and rows and rename_to == "end":
+        return "ns"
     if low is None:
         raise BadRowError(f"{where}: '{column}' has no value in any row; export it again with times")
     units = [next((u for u, lo, hi in _EPOCH_RANGES if lo <= v < hi), None) for v in (low, high)]
