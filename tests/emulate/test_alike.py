@@ -17,14 +17,14 @@ def _pipelines() -> Families:
     return Families((pp, tp), {"pp0": pp, "tp0": tp})  # names of groups that others made are not known
 
 
-def test_a_message_is_answered_by_the_one_between_the_same_seats() -> None:
+def test_a_message_is_answered_by_the_one_between_the_same_positions() -> None:
     recording = Recording(posts={"pp0/0>4/0": {0: b"shapes"}, "pp0/4>0/0": {0: b"back"}})
     alike = find_alike(recording, _pipelines())
     assert alike("pp3/3>7/0") == "pp0/0>4/0"
     assert alike("pp3/7>3/0") == "pp0/4>0/0"
 
 
-def test_other_seats_tags_and_calls_are_not_answered() -> None:
+def test_other_positions_tags_and_calls_are_not_answered() -> None:
     alike = find_alike(Recording(posts={"pp0/0>4/0": {0: b"shapes"}}), _pipelines())
     assert alike("pp3/3>7/1") is None
     assert alike("tp4/4>5/0") is None
@@ -32,7 +32,7 @@ def test_other_seats_tags_and_calls_are_not_answered() -> None:
     assert alike("pp3/broadcast/3") is None
 
 
-def test_two_families_that_hold_the_pair_leave_it_open() -> None:
+def test_a_pair_that_is_in_two_families_is_not_answered() -> None:
     families = _pipelines()
     again = Family(slot="pp2", kind="pp", size=2)
     for rank in range(4):

@@ -41,7 +41,7 @@ def test_groups_made_in_one_loop_fall_into_their_own_families() -> None:
     assert len(found.by_name["90"].groups) == 2
 
 
-def test_one_captured_rank_stands_for_all_where_nobody_differs() -> None:
+def test_one_captured_rank_stands_for_all_if_no_rank_differs() -> None:
     one = capture(0, 6, [entry("all_reduce", group="0", bytes=400, op=0)])
     classes = _classes({0: one}, 6)
     assert classes.of_rank == (0,) * 6
@@ -97,7 +97,7 @@ def test_the_stitched_pipeline_takes_compute_and_transfers_in_turn() -> None:
     assert solution.step_ns[-1] == 1000 + 3000 + 2 * 101
 
 
-def test_a_rank_that_calls_more_than_its_twin_is_the_hang_a_cluster_would_have_had() -> None:
+def test_a_rank_that_calls_more_than_its_twin_would_hang_on_a_cluster() -> None:
     shared = entry("all_reduce", group="0", bytes=400, op=1, source="train.py:7")
     special = [entry("barrier", group="0", op=0, source="train.py:6"), shared]
     captures = {0: capture(0, 8, special), 7: capture(7, 8, [shared])}

@@ -10,7 +10,7 @@ import pytest
 from captured import capture, entry
 
 from prism.emulate import CaptureConfig, EmulateConfig, LaunchConfig
-from prism.emulate.emulation import _say_first_figure
+from prism.emulate.emulation import _note_first_figure
 from prism.emulate.inside.memory_peak import Peak
 from prism.emulate.survey import count_at_once
 
@@ -23,7 +23,7 @@ def _config(notes: list[str]) -> EmulateConfig:
 def test_one_rank_gives_a_first_figure_of_the_job() -> None:
     notes: list[str] = []
     calls = [entry("all_reduce", group="0", bytes=1 << 20, op=0, gap_ns=5_000_000)]
-    _say_first_figure(_config(notes), time.monotonic(), capture(0, 8, calls))
+    _note_first_figure(_config(notes), time.monotonic(), capture(0, 8, calls))
     (said,) = notes
     assert "if every rank is like rank 0" in said
     assert float(said.split(": ")[1].split(" ms")[0]) > 5
@@ -32,7 +32,7 @@ def test_one_rank_gives_a_first_figure_of_the_job() -> None:
 def test_a_rank_that_cannot_stand_for_all_gives_none() -> None:
     notes: list[str] = []
     calls = [entry("send", group="0", bytes=1 << 20, op=0, peer=1, gap_ns=5_000_000)]
-    _say_first_figure(_config(notes), time.monotonic(), capture(0, 8, calls))
+    _note_first_figure(_config(notes), time.monotonic(), capture(0, 8, calls))
     assert notes == []
 
 

@@ -70,7 +70,7 @@ def test_a_deadlock_is_one_when_every_rank_waits() -> None:
     assert asking.answers[0][0] == "error" and "rank 0 waits at a.py:1 for rank 1" in asking.answers[0][1]
 
 
-def test_whoever_waits_for_a_rank_that_was_stopped_is_stopped_too() -> None:
+def test_a_rank_that_waits_for_a_stopped_one_is_stopped_too() -> None:
     asking = Asking(Mailbox([0, 1]), 0, 1)
     asking.wait(0, "get", "w/1>0/0", (1,))
     asking.box.ended(1, "done")
@@ -81,7 +81,7 @@ def test_whoever_waits_for_a_rank_that_was_stopped_is_stopped_too() -> None:
     assert asking.answers[0][0] == "error" and "which has ended" in asking.answers[0][1]
 
 
-def test_a_lone_rank_is_told_that_it_needs_another() -> None:
+def test_a_rank_that_runs_alone_ends_when_it_needs_another() -> None:
     asking = Asking(Mailbox([0], lone=True), 0)
     asking.wait(0, "get", "w/1>0/0", (1,))
     assert asking.answers == {0: ("needs", 1)}

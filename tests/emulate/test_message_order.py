@@ -82,7 +82,7 @@ def test_a_parameter_server_whose_step_lies_between_its_messages_does_not() -> N
     check_order({rank: replace(capture(rank, 2, [], times=0), entries=log) for rank, log in logs.items()})
 
 
-def test_the_circle_is_told_with_ranks_peers_and_lines() -> None:
+def test_a_cycle_is_described_by_ranks_peers_and_lines() -> None:
     with pytest.raises(CallsDifferError) as raised:
         _verify(*([*_blocking("send", 1 - rank, 0), *_blocking("recv", 1 - rank, 1)] for rank in (0, 1)))
     assert str(raised.value) == (
@@ -91,7 +91,7 @@ def test_the_circle_is_told_with_ranks_peers_and_lines() -> None:
     )
 
 
-def test_ranks_that_only_wait_for_the_circle_are_not_named() -> None:
+def test_ranks_that_only_wait_for_the_cycle_are_not_named() -> None:
     first = _blocking("recv", 1, 0)
     circle = [[*_blocking("send", 3 - rank, 0), *_blocking("recv", 3 - rank, 1)] for rank in (1, 2)]
     with pytest.raises(CallsDifferError) as raised:
@@ -99,7 +99,7 @@ def test_ranks_that_only_wait_for_the_circle_are_not_named() -> None:
     assert "rank 1 waits in send" in str(raised.value) and "rank 0 waits" not in str(raised.value)
 
 
-def test_a_call_of_another_thread_holds_up_nobody() -> None:
+def test_a_call_of_another_thread_blocks_no_rank() -> None:
     train = entry("all_reduce", group="0", bytes=64, op=0)
     save = entry("all_gather", group="1", bytes=8, op=1, stream=1)
     saving = CapturedGroup("1", "saving", "train.py:2", ())

@@ -16,7 +16,7 @@ LIBRARIES = [(module, name) for module, (names, _) in _OUTSIDE_C10D.items() for 
 
 
 @pytest.mark.parametrize(("module", "name"), [pair for pair in LIBRARIES if not pair[0].startswith("torch.")])
-def test_a_library_that_goes_round_process_groups_is_refused_when_used(
+def test_a_library_that_communicates_outside_process_groups_is_refused_when_used(
     module: str, name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     folder = tmp_path.joinpath(*module.split(".")[:-1])

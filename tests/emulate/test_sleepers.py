@@ -14,7 +14,8 @@ from typing import Any
 import pytest
 
 from prism.emulate import launch, sleepers
-from prism.emulate.launch import Launcher, ScriptError
+from prism.emulate.booting import ScriptError
+from prism.emulate.launch import Launcher
 from prism.emulate.sleepers import SleepWatch, is_asleep
 
 

@@ -16,7 +16,7 @@ from prism.emulate.capture import Capture
 from prism.emulate.inside.plan import RunPlan
 from prism.emulate.launch import LaunchConfig
 from prism.emulate.mailbox import Recording
-from prism.emulate.survey import SurveyConfig, Surveyor, say_calls
+from prism.emulate.survey import SurveyConfig, Surveyor, describe_calls
 from prism.errors import BadConfigError, GraphError
 
 
@@ -44,16 +44,16 @@ def test_many_ranks_run_fewer(monkeypatch: pytest.MonkeyPatch) -> None:
     assert _steps(256, 8.0, monkeypatch) > 12  # iterations that cost less than starting all ranks
 
 
-def test_a_deadlock_is_told_in_the_calls_of_the_program() -> None:
+def test_a_deadlock_is_described_by_the_calls_of_the_program() -> None:
     found = (
         "deadlock: rank 2 stream 0 waits for event 7; rank 2 waits in send #1 of group world-0 (a.py:19); rank 3 "
         "stream 0 waits for event 3; rank 3 waits in send #0 of group world-0 (a.py:32); each waits for the next"
     )
-    assert say_calls(found) == (
+    assert describe_calls(found) == (
         "rank 2 waits in send #1 of group world-0 (a.py:19); rank 3 waits in send #0 of group world-0 (a.py:32); "
         "each waits for the next"
     )
-    assert say_calls("rank 1 sends nothing") == "rank 1 sends nothing"
+    assert describe_calls("rank 1 sends nothing") == "rank 1 sends nothing"
 
 
 def test_ranks_of_a_gpu_run_alone_where_the_first_could_not_show_its_memory(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -123,7 +123,7 @@ class _Ring:
         return ""
 
 
-def test_a_circle_that_a_sample_suggests_is_proved_on_all_ranks(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_cycle_that_a_sample_suggests_is_checked_on_all_ranks(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(survey, "Launcher", _Ring)
     monkeypatch.setattr(Surveyor, "_affordable_steps", lambda self, probe: 0)
     launch = LaunchConfig(script=(__file__,), world_size=64)

@@ -44,7 +44,7 @@ def test_a_sweep_tries_what_its_condition_allows(tmp_path: Path) -> None:
         ("arguments: b\ngrid: {tp: 1}", "'script' is missing"),
     ],
 )
-def test_a_bad_sweep_file_is_told_in_one_line(tmp_path: Path, text: str, message: str) -> None:
+def test_a_bad_sweep_file_is_one_clear_line(tmp_path: Path, text: str, message: str) -> None:
     path = tmp_path / "sweep.yaml"
     path.write_text(text)
     with pytest.raises(InputError, match=message) as caught:
@@ -61,7 +61,7 @@ def test_conditions_are_arithmetic_and_nothing_else(text: str) -> None:
 @pytest.mark.parametrize(
     "text", ["hang", "melt:rank=1", "hang:step=2", "hang:rank=x", "slow:rank=1,factor=0", "die:rank=1,at=3"]
 )
-def test_a_bad_fault_is_told_in_one_line(text: str) -> None:
+def test_a_bad_fault_is_one_clear_line(text: str) -> None:
     with pytest.raises(BadConfigError, match="--fault"):
         read_fault(text)
 
@@ -87,7 +87,7 @@ def test_recorded_routing_needs_its_file(tmp_path: Path) -> None:
 
 
 @given(st.binary(max_size=300))
-def test_a_broken_capture_is_told_in_one_line(tmp_path_factory: pytest.TempPathFactory, raw: bytes) -> None:
+def test_a_broken_capture_is_one_clear_line(tmp_path_factory: pytest.TempPathFactory, raw: bytes) -> None:
     path = tmp_path_factory.mktemp("captures") / "rank-0.json"
     path.write_bytes(raw)
     with pytest.raises(InputError, match="not a capture"):

@@ -87,7 +87,7 @@ def test_messages_that_leave_without_their_receiver_do_not_hang() -> None:
         verify(graph)
 
 
-def test_a_live_rank_that_never_comes_does_not_hold_the_other_for_ever() -> None:
+def test_a_live_rank_that_never_arrives_does_not_hold_the_other_forever() -> None:
     peers = VirtualPeers(_ddp(), COSTS, [0, 2], num_steps=2, timeout_s=0.05)
     zero = peers.begin(0)
     assert peers.due_ns(peers.issue(0, "all_reduce", "0", -1, zero)) is None

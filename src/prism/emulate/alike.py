@@ -1,4 +1,4 @@
-"""Messages that answer for ranks too dear to run: what others in the same seats of a group told each other."""
+"""Recorded messages that answer for ranks too expensive to run: those between the same positions of a like group."""
 
 from __future__ import annotations
 
@@ -9,28 +9,28 @@ from prism.emulate.families import Families
 from prism.emulate.mailbox import Recording
 
 _CHANNEL = re.compile(r"(?P<group>[^/]*)/(?P<source>\d+)>(?P<target>\d+)/(?P<tag>-?\d+)")
-_Seats = tuple[str, int, int, str]  # family, positions of the source and the target, tag
+_Positions = tuple[str, int, int, str]  # family, positions of the source and the target, tag
 
 
 def find_alike(recording: Recording, families: Families) -> Callable[[str], str | None]:
     """A function from a channel of messages to a recorded one of the same family between the same positions."""
-    recorded: dict[_Seats, str] = {}
+    recorded: dict[_Positions, str] = {}
     for channel in recording.posts:
         found = _CHANNEL.fullmatch(channel)
         family = families.by_name.get(found["group"]) if found else None
-        for seats in _list_seats(channel, families):
-            if family is not None and seats[0] == family.slot:
-                recorded.setdefault(seats, channel)
+        for positions in _list_positions(channel, families):
+            if family is not None and positions[0] == family.slot:
+                recorded.setdefault(positions, channel)
 
     def alike(channel: str) -> str | None:
         # The group's name may be new; two families that both hold the pair leave open which one is meant.
-        candidates = {recorded[seats] for seats in _list_seats(channel, families) if seats in recorded}
+        candidates = {recorded[positions] for positions in _list_positions(channel, families) if positions in recorded}
         return candidates.pop() if len(candidates) == 1 else None
 
     return alike
 
 
-def _list_seats(channel: str, families: Families) -> Iterator[_Seats]:
+def _list_positions(channel: str, families: Families) -> Iterator[_Positions]:
     found = _CHANNEL.fullmatch(channel)
     if found is None:
         return

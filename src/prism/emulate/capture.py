@@ -42,7 +42,9 @@ class CapturedEntry:
     gap_ns: int
     wall_ns: int = 0
     tag: int = 0
-    takes: tuple[int, ...] = ()  # of an all-to-all: bytes expected from each position; empty where not told
+    takes: tuple[
+        int, ...
+    ] = ()  # of an all-to-all: bytes expected from each position; empty if the program does not say
     pickled: bool = False  # an object, some members of which did not run: its size is not the program's
 
     @property
@@ -154,12 +156,12 @@ def _cut_by_steps(entries: Sequence[CapturedEntry]) -> Iterations:
 
 def _cut_by_backward(entries: Sequence[CapturedEntry]) -> Iterations:
     """Without an optimizer: an iteration begins at a backward pass that follows communication."""
-    starts, talked = [], True
+    starts, communicated = [], True
     for i, entry in enumerate(entries):
-        if entry.what == "backward" and talked:
+        if entry.what == "backward" and communicated:
             starts.append(i)
-            talked = False
-        talked = talked or entry.is_communication
+            communicated = False
+        communicated = communicated or entry.is_communication
     # What precedes the first backward pass is start-up; what follows the last may be cut short.
     return [tuple(entries[start:end]) for start, end in pairwise(starts)]
 
@@ -199,7 +201,7 @@ def _cut_by_others(capture: Capture, known: Mapping[_Meeting, int], count: int, 
     parts: dict[int, list[CapturedEntry]] = {}
     at, begun = 0, 0
     for i, meeting in _meetings(capture):
-        # A message that is not in its peer's log came after that one was stopped.
+        # A message that is not in its peer's log was sent after that peer was stopped.
         late = meeting not in known and not stepping.isdisjoint(set(meeting[1:3]) - {capture.rank})
         is_message = capture.entries[i].what in ("send", "recv")
         at = max(at, count if late and is_message else known.get(meeting, at))

@@ -27,7 +27,7 @@ class CaptureConfig:
     warmup: int = 3
     company: int | None = None  # live ranks at once on CPU, so that they share its memory as real ones would
     check_symmetry: bool = True
-    quick: bool = False  # layouts are told apart by more than the last percent: one rank of each kind is enough
+    quick: bool = False  # measure one rank of each kind only: enough to compare layouts
     lint_ranks: int = 1024  # worlds up to this size have the host code of every rank run
     lint_s: float = 60.0  # where that takes no longer than about this
     track_memory: bool = True
@@ -36,7 +36,7 @@ class CaptureConfig:
     zipf_exponent: float = 1.0
     routing_counts: tuple[int, ...] = ()
     note: Callable[[str], None] = lambda message: None
-    first: Callable[[Capture], None] = lambda capture: None  # told of the first rank that was measured on a GPU
+    first: Callable[[Capture], None] = lambda capture: None  # called with the first rank that was measured on a GPU
 
     def __post_init__(self) -> None:
         if self.iterations < 1:
@@ -48,7 +48,7 @@ class CaptureConfig:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CaptureRun:
-    """What was captured: measured ranks, and those that ran unmeasured to tell who is alike."""
+    """What was captured: measured ranks, and those that ran unmeasured to find like ranks."""
 
     captures: dict[int, Capture]
     recording: Recording
@@ -108,7 +108,7 @@ def _survey_config(config: CaptureConfig) -> SurveyConfig:
 
 
 def base_plan(config: CaptureConfig) -> RunPlan:
-    """What every process of a capture is told, whoever it is."""
+    """The part of the plan that is the same for all processes of a capture."""
     launch = config.launch
     return RunPlan(
         rank=0,

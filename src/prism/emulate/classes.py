@@ -36,7 +36,7 @@ class Classes:
         return tuple(r if r in present else first.get(self.kind_of(r), some) for r in range(len(self.of_rank)))
 
     def kind_of(self, rank: int) -> int:
-        """Ranks of one kind do the same work, whoever they exchange messages with."""
+        """Ranks of one kind do the same work, but may exchange messages with different peers."""
         class_id = self.of_rank[rank]
         return self.alike[class_id] if self.alike else class_id
 
@@ -157,7 +157,7 @@ def _split_by_peers(
 
 
 def choose_ranks(classes: Classes, *, check: bool, company: int) -> list[int]:
-    """Ranks to capture: the first of each kind, its last to check that they are alike, and company on this machine."""
+    """Ranks to capture: the first of each kind, its last to check that they are alike, and more up to `company`."""
     chosen: list[int] = []
     for members in classes.kinds():
         chosen.append(members[0])

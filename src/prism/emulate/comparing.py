@@ -1,4 +1,4 @@
-"""Compare what ranks called: members of a group must make the same calls in one order, every send needs its receive.
+"""Compare the calls of ranks: members of a group make equal calls in one order, every send needs a receive.
 
 Works on logs alone, so it also explains a run that stopped half-way.
 """
@@ -32,7 +32,7 @@ class _Call:
     def of(cls, entry: CapturedEntry) -> _Call:
         return cls(entry.what, entry.compared_bytes, entry.peer)
 
-    def say(self, members: Sequence[int]) -> str:
+    def describe(self, members: Sequence[int]) -> str:
         root = f" with root {members[self.root]}" if self.root >= 0 else ""
         size = f" of {self.bytes:,} bytes" if self.bytes > 0 else ""
         return f"{self.what}{size}{root}"
@@ -48,7 +48,7 @@ def check_calls(captures: Mapping[int, Capture]) -> None:
             if entry.is_communication and entry.what not in ("send", "recv"):
                 calls[entry.group].setdefault(rank, []).append(entry)
     found = [_compare(captures, name, members[name], by_rank) for name, by_rank in calls.items()]
-    # Where one rank goes astray other groups may differ as a consequence: the one with fewest odd ranks is the cause.
+    # A mistake of one rank may make other groups differ as well: the group with fewest odd ranks has the cause.
     problems = sorted((p for p in found if p is not None), key=lambda problem: problem[0])
     if problems:
         raise CallsDifferError(problems[0][1])
@@ -107,7 +107,7 @@ def _raise_group(rank: int, verb: str, ranks: Sequence[int], source: str) -> NoR
 def _compare(
     captures: Mapping[int, Capture], name: str, members: Sequence[int], by_rank: Mapping[int, list[CapturedEntry]]
 ) -> tuple[int, str] | None:
-    """The first call of a group in which its members differ: how many are odd, and what to say."""
+    """The first call of a group in which its members differ: how many are odd, and the message."""
     present = [r for r in members if r in captures]
     lists = {r: [_Call.of(e) for e in by_rank.get(r, ())] for r in present}
     if len({tuple(calls) for calls in lists.values()}) < 2:
@@ -118,21 +118,21 @@ def _compare(
         if len(kinds) > 1:
             usual, _ = kinds.most_common(1)[0]
             odd = [r for r, call in at.items() if call != usual]
-            return len(odd), _say_odd(members, by_rank, index, odd, at, usual)
+            return len(odd), _describe_odd(members, by_rank, index, odd, at, usual)
         short = [r for r in present if r not in at]
-        if short and _stay_away(captures, short, lists, index):
+        if short and _never_call(captures, short, lists, index):
             usual = next(iter(at.values()))
             first = next(iter(at))
             text = (
-                f"this would hang on a cluster: {say_ranks(short)} never {'call' if len(short) > 1 else 'calls'} "
-                f"{usual.say(members)} #{index} of a group of {len(members)}, which {say_ranks(list(at))} "
+                f"this would hang on a cluster: {name_ranks(short)} never {'call' if len(short) > 1 else 'calls'} "
+                f"{usual.describe(members)} #{index} of a group of {len(members)}, which {name_ranks(list(at))} "
                 f"{'wait' if len(at) > 1 else 'waits'} in{_at(by_rank[first][index])}"
             )
             return min(len(short), len(at)), text
     return None
 
 
-def _say_odd(
+def _describe_odd(
     members: Sequence[int],
     by_rank: Mapping[int, list[CapturedEntry]],
     index: int,
@@ -144,17 +144,17 @@ def _say_odd(
     alike = [r for r in odd if at[r] == at[one]]
     most = [r for r, call in at.items() if call == usual]
     return (
-        f"this would hang on a cluster: {say_ranks(alike)} {'call' if len(alike) > 1 else 'calls'} "
-        f"{at[one].say(members)}{_at(by_rank[one][index])} where {say_ranks(most)} "
-        f"{'call' if len(most) > 1 else 'calls'} {usual.say(members)}{_at(by_rank[most[0]][index])}; it is call "
+        f"this would hang on a cluster: {name_ranks(alike)} {'call' if len(alike) > 1 else 'calls'} "
+        f"{at[one].describe(members)}{_at(by_rank[one][index])} where {name_ranks(most)} "
+        f"{'call' if len(most) > 1 else 'calls'} {usual.describe(members)}{_at(by_rank[most[0]][index])}; it is call "
         f"#{index} of a group of {len(members)}"
     )
 
 
-def _stay_away(
+def _never_call(
     captures: Mapping[int, Capture], short: Sequence[int], lists: Mapping[int, Sequence[_Call]], index: int
 ) -> bool:
-    """Whether members that make fewer calls really never come, and were not just stopped a little earlier."""
+    """Whether members that make fewer calls never make this one, rather than having been stopped a little earlier."""
     if any(captures[r].status == "hung" for r in short):
         return False
     others = [r for r in lists if r not in short]
@@ -202,8 +202,8 @@ def _check_messages(captures: Mapping[int, Capture], members: Mapping[str, Seque
         raise CallsDifferError(f"this would hang on a cluster: {text}")
 
 
-def say_ranks(ranks: Sequence[int]) -> str:
-    """Some ranks in words: the first few, and how many more."""
+def name_ranks(ranks: Sequence[int]) -> str:
+    """Ranks for a message: the first few, and how many more."""
     if len(ranks) == 1:
         return f"rank {ranks[0]}"
     return f"ranks {_list(ranks)}"

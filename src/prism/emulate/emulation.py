@@ -36,7 +36,7 @@ class EmulateConfig:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Emulation:
-    """All that one emulation found out."""
+    """Everything that one emulation found."""
 
     config: EmulateConfig
     captures: Mapping[int, Capture]
@@ -50,7 +50,7 @@ class Emulation:
 def emulate(config: EmulateConfig) -> Emulation:
     """From a script to the prediction of the whole job."""
     started = time.monotonic()
-    first = partial(_say_first_figure, config, started)
+    first = partial(_note_first_figure, config, started)
     run = capture_job(replace(config.capture, first=first))
     survey = run.survey.captures if run.survey else None
     stitched, prediction = predict_captures(run.captures, config, survey)
@@ -65,8 +65,8 @@ def emulate(config: EmulateConfig) -> Emulation:
     )
 
 
-def _say_first_figure(config: EmulateConfig, started: float, capture: Capture) -> None:
-    """What one rank says of the job, before the others were looked at; nothing where it cannot stand for them."""
+def _note_first_figure(config: EmulateConfig, started: float, capture: Capture) -> None:
+    """Print a first prediction from one rank, before the others ran; nothing if one rank is not enough for it."""
     quiet = replace(config, capture=replace(config.capture, note=lambda message: None))
     try:
         _, prediction = predict_captures({capture.rank: capture}, quiet)

@@ -18,8 +18,8 @@ from typing import Any, Protocol
 from prism.emulate.mailbox import Answer, Mailbox, Waiting
 from prism.emulate.units import find_unit
 
-_JOIN_S = 5.0  # ranks in step that have not met after this long never will
-_QUIET_S = 2.0  # no request for this long while every rank waits: nothing will change any more
+_JOIN_S = 5.0  # ranks that have not reached a common call after this long are not waited for
+_QUIET_S = 2.0  # if every rank waits and none asks for anything for this long, none can go on
 _TICK_S = 0.1
 _MANY_POLLS = 20
 
@@ -58,7 +58,7 @@ class ExchangeServer:
         self._steppers: set[int] = set()
         self._polls: Counter[int] = Counter()
         self._at_once = at_once
-        self._gated: deque[tuple[int, Connection, Answer]] = deque()  # answers held back while enough ranks run
+        self._queued: deque[tuple[int, Connection, Answer]] = deque()  # answers held back while enough ranks run
         self._has_met = False
         self._last_request = time.monotonic()
         self._ranks: dict[Connection, tuple[int, bool]] = {}
@@ -82,11 +82,11 @@ class ExchangeServer:
         """Ranks that run and neither wait nor ask the store the same again and again."""
         with self.lock:
             polling = {rank for rank, polls in self._polls.items() if polls > _MANY_POLLS}
-            gated = {rank for rank, _, _ in self._gated}
+            queued = {rank for rank, _, _ in self._queued}
             # Where nothing was asked for a while, a rank may wait for its own thread, which waits for another rank.
             quiet = time.monotonic() - self._last_request > _QUIET_S
             standing = self.mailbox.standing(any_thread=quiet)
-            return self.mailbox.num_running - len(standing | polling | gated)
+            return self.mailbox.num_running - len(standing | polling | queued)
 
     def quiet_s(self) -> float:
         """Seconds since the last request."""
@@ -103,18 +103,18 @@ class ExchangeServer:
         with self.lock:
             return self.mailbox.describe_waits()
 
-    def _let_go(self, rank: int, connection: Connection, answer: Answer) -> None:
-        """Answer a rank that waited; a collective that ends would else wake every rank at once."""
-        self._gated.append((rank, connection, answer))
+    def _queue_answer(self, rank: int, connection: Connection, answer: Answer) -> None:
+        """Answer a rank that waited once a core is free: the end of a collective would wake every rank at once."""
+        self._queued.append((rank, connection, answer))
 
-    def _open_gate(self) -> None:
-        free = self._at_once - self.num_moving() if self._gated else 0
-        for _ in range(min(free, len(self._gated))):
-            _, connection, answer = self._gated.popleft()
+    def _send_queued(self) -> None:
+        free = self._at_once - self.num_moving() if self._queued else 0
+        for _ in range(min(free, len(self._queued))):
+            _, connection, answer = self._queued.popleft()
             _reply(connection, answer)
 
     def wanted(self) -> list[int]:
-        """Ranks that somebody waits for and that have not been started."""
+        """Ranks that others wait for and that have not been started."""
         with self.lock:
             return self.mailbox.wanted()
 
@@ -140,7 +140,7 @@ class ExchangeServer:
     def _accept(self, selector: selectors.BaseSelector) -> None:
         try:
             connection = self._listener.accept()
-        except Exception:  # a stranger without the token, or the listener was closed
+        except Exception:  # a connection without the token, or the listener was closed
             return
         selector.register(connection, selectors.EVENT_READ)
 
@@ -158,12 +158,12 @@ class ExchangeServer:
                 _reply(connection, ("ok", None))
             else:
                 self._answer(connection, verb, values)
-            self._open_gate()
+            self._send_queued()
 
     def _answer(self, connection: Connection, verb: str, values: list[Any]) -> None:
         rank, main = self._ranks[connection]
         reply = partial(_reply, connection)
-        later = partial(self._let_go, rank, connection) if main else reply
+        later = partial(self._queue_answer, rank, connection) if main else reply
         self._polls[rank] = self._polls[rank] + 1 if verb == "check" or (verb == "add" and values[1] == 0) else 0
         box = self.mailbox
         if verb in ("begin", "issue", "due"):
@@ -225,7 +225,7 @@ class ExchangeServer:
 
     def _settle_meetings(self, at_least: int | None = None) -> None:
         """A rank that has ended is not waited for: scripts may stop at different steps."""
-        # Whoever takes no step at all, such as an evaluator, is found out at the first meeting.
+        # Ranks that take no step at all, such as an evaluator, are not at the first meeting, and not expected later.
         expected = self.mailbox.num_running if not self._has_met else self.mailbox.count_running(self._steppers)
         needed = expected if at_least is None else at_least
         for step in list(self._meeting):
@@ -238,7 +238,7 @@ class ExchangeServer:
     def _tick(self) -> None:
         with self.lock:
             self._settle_joins()
-            self._open_gate()
+            self._send_queued()
             if time.monotonic() - self._last_request <= _QUIET_S or not self._is_complete():
                 return
             if self.mailbox.find_deadlock():

@@ -14,14 +14,14 @@ from pathlib import Path
 
 from prism.emulate.booting import Boot, Process, ScriptError
 from prism.emulate.capture import Capture, read_capture
-from prism.emulate.comparing import say_ranks
+from prism.emulate.comparing import name_ranks
 from prism.emulate.exchange_server import ExchangeServer, StepLimit, Timekeeper
 from prism.emulate.inside.plan import RunPlan
 from prism.emulate.mailbox import Mailbox, Recording
 from prism.emulate.sleepers import SleepWatch
 from prism.errors import BadConfigError
 
-_SCARCE_MEMORY = 0.12  # of this machine; below it a survey of all ranks is given up
+_SCARCE_MEMORY = 0.12  # share of this machine's memory; with less of it free a survey of all ranks is stopped
 _LOOK_EVERY_S = 1.0
 # A compiler or a download of one rank is busy now and then; a rank that polls for a file is asleep at every look.
 _MOST_SLEEP_S = 120.0
@@ -61,15 +61,15 @@ class _Live:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunLimits:
-    """How a run is held within this machine; the defaults hold nothing."""
+    """How much of this machine a run may use; the defaults are without limits."""
 
     at_once: int = 1 << 30  # ranks that run and do not wait for another
-    cpu_s: float = 1e9  # processor time of all ranks after which the run is given up
-    budget_s: float = 1e9  # and time by the clock, since other programs may keep the processor busy
+    cpu_s: float = 1e9  # processor time of all ranks, after which the run is stopped
+    budget_s: float = 1e9  # wall-clock time, since other programs may keep the processor busy
     most_iterations: int = 0  # 0: as many as the plan asks for
     extra_s: float = 60.0  # for iterations beyond those asked for, to see the repeating unit
     most_live: int = 0  # ranks that others need are started too, up to this many in all; 0: they are not
-    lone: bool = False  # a rank that needs another is told so, and ends
+    lone: bool = False  # a rank that needs another ends
     alike: Callable[[str], str | None] = lambda channel: None  # whose recorded messages answer for a rank not run
 
 
@@ -145,12 +145,12 @@ class Launcher:
         return {rank: live.process.returncode for rank, live in self._live.items()}
 
     def fork_of(self, rank: int) -> str:
-        """Why a fork of the rank failed; empty where none did."""
+        """Why a process that the rank forked failed; empty if none did."""
         note = Path(f"{self._live[rank].output}.fork")
         return note.read_text() if note.exists() else ""
 
     def log_of(self, rank: int) -> str:
-        """What a rank printed; nothing where it has not begun."""
+        """What a rank printed; empty if it has not begun."""
         log = self._live[rank].log
         return log.read_text(errors="replace") if log.exists() else ""
 
@@ -202,7 +202,7 @@ class Launcher:
             if time.monotonic() > self._looked + _LOOK_EVERY_S:
                 self._looked = time.monotonic()
                 self._check_sleep(self._looked, running)
-                if self._is_too_dear(began, running):
+                if self._is_over_budget(began, running):
                     self.gave_up = True
                     return
             if time.monotonic() - began > self._config.timeout_s:
@@ -227,12 +227,12 @@ class Launcher:
             others = f"; meanwhile {waits}" if (waits := self._server.describe_waits()) else ""
             sys.stderr.write(self.log_of(asleep[0]))
             raise ScriptError(
-                f"{say_ranks(asleep)} did nothing for {_MOST_SLEEP_S:g} s and waited for something that is not a call "
+                f"{name_ranks(asleep)} did nothing for {_MOST_SLEEP_S:g} s and waited for something that is not a call "
                 f"of torch.distributed, such as a file, a lock or another process{others}"
             )
 
-    def _is_too_dear(self, began: float, running: dict[int, Process]) -> bool:
-        """Only runs with a budget are given up; others need the time and memory that they need."""
+    def _is_over_budget(self, began: float, running: dict[int, Process]) -> bool:
+        """Whether a run that has a budget used it up, or most of the memory."""
         limits = self._limits
         if limits.budget_s > 1e8:
             return False
@@ -267,9 +267,14 @@ def read_cpu_s(pid: int) -> float:
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
-def _memory_is_scarce() -> bool:
+def read_memory() -> tuple[int, int]:
+    """Bytes of memory that this machine has, and those that are free."""
     lines = dict(line.split(":") for line in Path("/proc/meminfo").read_text().splitlines())
-    total, free = (int(lines[name].split()[0]) for name in ("MemTotal", "MemAvailable"))
+    return int(lines["MemTotal"].split()[0]) * 1024, int(lines["MemAvailable"].split()[0]) * 1024
+
+
+def _memory_is_scarce() -> bool:
+    total, free = read_memory()
     return free < _SCARCE_MEMORY * total
 
 
@@ -305,10 +310,10 @@ def run_ranks(config: LaunchConfig, base: RunPlan, ranks: Sequence[int], recordi
 
 
 def check_ranks(launcher: Launcher, captures: dict[int, Capture]) -> None:
-    """Raise what stopped the ranks, the cause before its victims; a failure shows the user's own words first."""
+    """Raise what stopped the ranks, the cause before its consequences; the failed rank's own output is shown first."""
     missing = sorted(set(launcher.started) - set(captures))
     bad = sorted((c for c in captures.values() if c.status not in ("done", "ended", "needs")), key=lambda c: c.rank)
-    # A rank that waits in vain is the victim of another that failed: the cause is shown, not the victim.
+    # A rank that waits for one that failed is not the cause, so it comes last.
     bad.sort(key=lambda c: (c.status == "hung", c.reason.endswith("which has ended")))
     if missing and not [c for c in bad if c.status != "hung"]:
         rank = missing[0]
@@ -326,11 +331,11 @@ def check_ranks(launcher: Launcher, captures: dict[int, Capture]) -> None:
 
 
 def _explain(capture: Capture) -> str:
-    told = {
+    messages = {
         "crashed": f"rank {capture.rank} failed in the script: {capture.reason}",
         "exited": f"rank {capture.rank} left the script with {capture.reason}",
         "out_of_memory": f"rank {capture.rank} needs more memory than this GPU has: {capture.reason}",
         "unsupported": capture.reason,
         "hung": f"this would hang on a cluster: {capture.reason}",
     }
-    return told[capture.status]
+    return messages[capture.status]

@@ -1,4 +1,4 @@
-"""Run chosen ranks again among virtual peers that keep time, and rehearse what happens when one of those fails."""
+"""Run chosen ranks again among virtual peers that simulate time, also with peers that fail."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ def _run_together(emulation: Emulation, ranks: Sequence[int], faults: Sequence[F
 
 
 def _run_by_schedule(emulation: Emulation, rank: int, faults: Sequence[FaultPlan]) -> list[LiveRun]:
-    """One rank on the GPU, whose stream goes by rules made from the solved peers."""
+    """One rank on the GPU, whose stream is held by rules made from the solved peers."""
     prediction = emulation.prediction
     document: dict[str, object] = {"rules": [asdict(r) for r in make_rules(emulation, prediction.solution, rank)]}
     slow = [replace(fault, step=0) for fault in faults if fault.kind == "slow"]
@@ -164,7 +164,7 @@ def _by_issue(calls: pl.DataFrame, order: Sequence[int]) -> list[dict[str, int |
 
 
 def _rule(now: list[dict[str, int | str]], past: list[dict[str, int | str]], index: int) -> Rule:
-    """The peers come `gap` after the end of the last op that ended before they came: their last common point."""
+    """The peers arrive `gap` after the end of the last op that ended before they arrived: their last common point."""
     call = now[index]
     arrival = int(call["arrival"])
     line = [*past, *now[:index]]
@@ -217,7 +217,7 @@ def _list_calls(solution: Solution, rank: int) -> pl.DataFrame:
 
 
 def _find_arrivals(solution: Solution, rank: int, own: pl.DataFrame) -> list[int]:
-    """When the last of the other members comes to each op."""
+    """When the last of the other members reaches each op."""
     cells = solution.wiring.cell
     members = {
         group: [r for r in ranks if r != rank]

@@ -1,4 +1,4 @@
-"""What live ranks told each other, and who waits for what. No sockets here: requests in, answers out."""
+"""What live ranks sent to each other, and which rank waits for what. It has no sockets: requests in, answers out."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ from dataclasses import dataclass, field
 from itertools import chain, islice, takewhile
 from typing import Any
 
-from prism.emulate.comparing import say_ranks
+from prism.emulate.comparing import name_ranks
 from prism.emulate.shared_keys import KeyRecording, SharedKeys
 
 Answer = tuple[str, Any]
 _Key = tuple[str, str, int]
 Reply = Callable[[Answer], None]
-_LIKENESS = 256  # bytes at the head of a message that tell what it is
+_LIKENESS = 256  # first bytes of a message, by which like ones are found
 _MOST_NAMED = 4
 _MORE_CALLS = 2  # stages of a pipeline differ in their calls, and ranks that take turns end at different times
 
@@ -51,7 +51,7 @@ class Waiting:
 
 
 class Mailbox:
-    """The shared state of one run. `together` are the ranks that run at the same time; others are answered for."""
+    """The shared state of one run. `together` are the ranks that run at once; recordings answer for the others."""
 
     def __init__(
         self,
@@ -65,7 +65,7 @@ class Mailbox:
         self.together = set(together)
         self.recording = Recording()
         self._earlier = recording or Recording()
-        self._lone = lone  # a rank that needs another is told so, and ends
+        self._lone = lone  # a rank that needs another gets the answer `needs`, and ends
         self._grows = grows  # a rank that another needs is started too
         self._alike = alike  # a recorded channel that may answer for one of which nothing was recorded
         self._running: set[int] = set()
@@ -78,7 +78,7 @@ class Mailbox:
         self.recording.keys = self._keys.recording
         self._most_calls = 0  # of a rank that was stopped
 
-    # Ranks come and go.
+    # Start and end of ranks.
 
     def started(self, rank: int) -> None:
         """A rank was launched."""
@@ -86,7 +86,7 @@ class Mailbox:
         self._over.pop(rank, None)
 
     def ended(self, rank: int, status: str, calls: int = 0) -> None:
-        """A rank is over after so many calls; whoever waits for it learns so."""
+        """A rank has ended after so many calls; requests that wait for it are answered."""
         if status == "done":
             self._most_calls = max(self._most_calls, calls)
         self._over.setdefault(rank, status)
@@ -97,7 +97,7 @@ class Mailbox:
 
     @property
     def is_alone(self) -> bool:
-        """Whether one rank runs without the others, and is told so when it needs them."""
+        """Whether one rank runs without the others, and ends when it needs them."""
         return self._lone
 
     @property
@@ -118,7 +118,7 @@ class Mailbox:
         return {waiting.rank for waiting in self._everyone() if waiting.main or any_thread}
 
     def wanted(self) -> list[int]:
-        """Ranks that somebody waits for and that never ran."""
+        """Ranks that others wait for and that have not been started."""
         absent = self.together - self._running - set(self._over)
         if not absent:
             return []
@@ -169,14 +169,14 @@ class Mailbox:
             return
         self._wait(waiting)
 
-    # How waits end.
+    # End of waits.
 
     def find_deadlock(self) -> bool:
         """Whether no rank can go on: the caller makes sure that none is still to be started."""
         return bool(self._running) and self._running <= self.standing()
 
     def break_deadlock(self) -> None:
-        """Tell every waiting rank why it waits in vain; waits for the store's keys end first, by their timeout."""
+        """Answer every waiting rank with an error; waits for the store's keys end first, as if by their timeout."""
         stuck = list(self._everyone())
         at_keys = [waiting for waiting in stuck if waiting.verb == "key"]
         if at_keys:
@@ -186,11 +186,11 @@ class Mailbox:
                 value = self._earlier.keys.values.get(waiting.channel)
                 waiting.reply(("timeout", self._describe(waiting)) if value is None else ("ok", value))
             return
-        told = self.describe_waits()
+        others = self.describe_waits()
         self._waiting = {}
         for waiting in stuck:
             own = self._describe(waiting)
-            waiting.reply(("error", own if len(stuck) == 1 else f"{own} ({told})"))
+            waiting.reply(("error", own if len(stuck) == 1 else f"{own} ({others})"))
 
     def describe_waits(self) -> str:
         """The first few waiting ranks, where each waits and for whom."""
@@ -243,12 +243,12 @@ class Mailbox:
         return len(self.recording.parts.get(waiting.channel, {}).get(waiting.number, ())) >= self._needed[key]
 
     def _give_up(self, waiting: Waiting) -> Answer | None:
-        """A rank that has ended will not come any more."""
+        """The answer to a request for a rank that has ended; None if all that it waits for still run."""
         gone = [r for r in self._over if self._is_missing(r, waiting)]
         if not gone:
             return None
         if any(self._over[r] == "done" for r in gone):
-            return "over", None  # it was stopped after enough iterations, and so is this one
+            return "over", None  # that rank was stopped after enough iterations, so this one is stopped too
         return "error", f"{self._describe(waiting)}, which has ended"
 
     def _is_missing(self, rank: int, waiting: Waiting) -> bool:
@@ -287,16 +287,16 @@ class Mailbox:
         return self._complete[1]
 
     def _recorded_post(self, waiting: Waiting) -> bytes | None:
-        """The recorded message, or the last one of its channel: later iterations say what earlier ones said."""
-        said = self._earlier.posts.get(waiting.channel) or self.recording.posts.get(waiting.channel)
-        said = said or self._earlier.posts.get(self._alike(waiting.channel) or "")
-        return said.get(waiting.number, said[max(said)]) if said else None
+        """The recorded message, or the last one of its channel, since iterations repeat."""
+        posts = self._earlier.posts.get(waiting.channel) or self.recording.posts.get(waiting.channel)
+        posts = posts or self._earlier.posts.get(self._alike(waiting.channel) or "")
+        return posts.get(waiting.number, posts[max(posts)]) if posts else None
 
     def _describe(self, waiting: Waiting) -> str:
         if waiting.verb == "key":
             return f"rank {waiting.rank} waits at {waiting.where} for the store's key '{waiting.channel}'"
         missing = self._missing(waiting)
-        return f"rank {waiting.rank} waits at {waiting.where} for {say_ranks(missing)}"
+        return f"rank {waiting.rank} waits at {waiting.where} for {name_ranks(missing)}"
 
 
 def _key_of(waiting: Waiting) -> _Key:
@@ -304,7 +304,7 @@ def _key_of(waiting: Waiting) -> _Key:
 
 
 def _most_like(given: Mapping[int, bytes], earlier: Mapping[int, Mapping[int, bytes]]) -> Mapping[int, bytes]:
-    """The earlier call in which a rank said most of what it says now, the last of those: a save has several calls."""
+    """The last of the earlier calls whose messages begin most like those of now: a save has several calls."""
 
     def likeness(number: int) -> int:
         pairs = (zip(part[:_LIKENESS], earlier[number].get(rank, b""), strict=False) for rank, part in given.items())

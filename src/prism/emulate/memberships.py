@@ -1,4 +1,4 @@
-"""Place ranks that did not run: by the memberships that tell apart those that did."""
+"""Assign ranks that did not run to classes, by the memberships in which those that ran differ."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def assign_others(own: Mapping[int, int], families: Families, world: int, per_no
 def choose_probes(
     families: Families, world: int, per_node: int, ran: Sequence[int], most: int = _MOST_PROBES
 ) -> list[int]:
-    """Ranks that together have every membership worth a look, beyond those that ran."""
+    """Further ranks to run, which together have every membership that few enough ranks share."""
     features = list_features(families, world, per_node)
     wanted: set[tuple[int, Hashable]] = set()
     have: dict[int, set[tuple[int, Hashable]]] = {}
@@ -78,7 +78,7 @@ def choose_probes(
 
 
 def list_features(families: Families, world: int, per_node: int) -> list[Feature]:
-    """What may tell ranks apart: groups first, from coarse to fine, then hosts, then the rank itself."""
+    """Properties in which ranks of two classes may differ: groups from coarse to fine, then hosts, then the rank."""
     coarse: list[Feature] = []
     fine: list[Feature] = []
     places: list[Feature] = [
@@ -99,7 +99,7 @@ def list_features(families: Families, world: int, per_node: int) -> list[Feature
 
 
 def _choose_features(own: Mapping[int, int], features: Sequence[Feature], world: int) -> Feature:
-    """The feature, or pair of them, that tells classes apart with fewest values unseen; the best there is if none."""
+    """The feature, or pair of them, that separates the classes with fewest values unseen; the best one if none does."""
     scored: list[tuple[int, int, int, int, Feature]] = []
     for number, feature in enumerate([*features, *_pairs(features)]):
         if number == len(features) and min(entry[0] for entry in scored) == 0:

@@ -1,7 +1,7 @@
 """Replay what ranks called, with gloo's rules of waiting: a deadlock among ranks that really ran.
 
 A send ends when its receiver has asked for it, a receive when its sender has offered it, a collective when all members
-have come. A rank at the end of its log was stopped there, so whoever waits for it would have gone on.
+have made it. A rank at the end of its log was stopped there, so ranks that wait for it would have gone on.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _Channel = tuple[str, int, int, int]  # group, source, target, tag
 
 @dataclass(slots=True)
 class _Call:
-    """One call of a rank, and who is still missing from it."""
+    """One call of a rank, and the ranks it still needs."""
 
     entry: CapturedEntry
     peers: Sequence[int]
@@ -34,7 +34,7 @@ class _Replay:
     captures: Mapping[int, Capture]
     at: dict[int, int] = field(default_factory=dict)
     offered: Counter[tuple[str, _Channel]] = field(default_factory=Counter)
-    came: dict[tuple[str, int], set[int]] = field(default_factory=lambda: defaultdict(set))
+    reached: dict[tuple[str, int], set[int]] = field(default_factory=lambda: defaultdict(set))
     calls: dict[int, Counter[str]] = field(default_factory=lambda: defaultdict(Counter))
     open: dict[int, dict[int, _Call]] = field(default_factory=lambda: defaultdict(dict))
     held: dict[int, _Call] = field(default_factory=dict)  # who waits, and in what
@@ -71,9 +71,9 @@ class _Replay:
         if entry.what not in _MESSAGES:
             number = self.calls[rank][entry.group]
             self.calls[rank][entry.group] += 1
-            came = self.came[entry.group, number]
-            came.add(rank)
-            return _Call(entry, members, lambda: self._absent(members, came))
+            reached = self.reached[entry.group, number]
+            reached.add(rank)
+            return _Call(entry, members, lambda: self._absent(members, reached))
         peer = members[entry.peer]
         source, target = (rank, peer) if entry.what == "send" else (peer, rank)
         channel = (entry.group, source, target, entry.tag)
@@ -83,14 +83,14 @@ class _Replay:
             entry, (peer,), lambda: [] if self.offered[other, channel] > number or self.is_over(peer) else [peer]
         )
 
-    def _absent(self, members: Sequence[int], came: set[int]) -> list[int]:
-        if len(came) == len(members):
+    def _absent(self, members: Sequence[int], reached: set[int]) -> list[int]:
+        if len(reached) == len(members):
             return []
-        return [r for r in members if r not in came and not self.is_over(r)]
+        return [r for r in members if r not in reached and not self.is_over(r)]
 
 
 def check_order(captures: Mapping[int, Capture]) -> None:
-    """Raise CallsDifferError where ranks wait for each other in a circle."""
+    """Raise CallsDifferError where ranks wait for each other in a cycle."""
     members = {g.name: g.ranks or range(c.world_size) for c in captures.values() for g in c.groups}
     replay = _Replay(captures)
     moving = True
@@ -98,21 +98,21 @@ def check_order(captures: Mapping[int, Capture]) -> None:
         moved = [replay.advance(rank, members) for rank in captures]
         moving = any(moved)
     if replay.held:
-        raise CallsDifferError(f"this would hang on a cluster: {_say_circle(replay)}; each waits for the next")
+        raise CallsDifferError(f"this would hang on a cluster: {_describe_cycle(replay)}; each waits for the next")
 
 
-def _say_circle(replay: _Replay) -> str:
-    """The ranks of one circle, each with the call that it stands in."""
+def _describe_cycle(replay: _Replay) -> str:
+    """The ranks of one cycle, each with the call that it waits in."""
     path: list[int] = []
     rank = min(replay.held)
     while rank not in path:
         path.append(rank)
         rank = replay.held[rank].missing()[0]
-    circle = path[path.index(rank) :]
-    return "; ".join(_say(r, replay.held[r].entry, replay.held[r].peers) for r in circle[:_MOST_NAMED])
+    cycle = path[path.index(rank) :]
+    return "; ".join(_describe(r, replay.held[r].entry, replay.held[r].peers) for r in cycle[:_MOST_NAMED])
 
 
-def _say(rank: int, entry: CapturedEntry, peers: Sequence[int]) -> str:
+def _describe(rank: int, entry: CapturedEntry, peers: Sequence[int]) -> str:
     place = f" ({entry.source})" if entry.source else ""
     size = f" of {entry.bytes:,} bytes" if entry.bytes else ""
     way = {"send": f" to rank {peers[0]}", "recv": f" from rank {peers[0]}"}.get(entry.what, "")

@@ -24,7 +24,7 @@ from prism.simulate.solving.overlap import SLOWER, solve_contended
 from prism.simulate.solving.solver import Solution, SolveConfig
 from prism.simulate.solving.usage import measure_usage
 
-# Without a calibration gloo's model does not know this host: a program nobody tuned for was predicted 19 % short.
+# Without a calibration gloo's model does not know this host: one that was not used to tune it was predicted 19 % short.
 _UNCALIBRATED_BAND_PCT = 25.0
 # With one, 12 layouts of 2 to 8 ranks on 16 shared cores were 5 % off on average and 13 % at most: gloo's threads, the
 # kernel's scheduling and other tenants of a CPU are in no model.
@@ -170,9 +170,9 @@ def _split(solution: Solution) -> Split:
 
 def assess_costs(graph: Graph, costs: ClusterCosts) -> tuple[str, float]:
     """Whether communication times come from measurements, and their error band weighted by time."""
-    talk = graph.ops.filter(pl.col("kind").is_in([*COLLECTIVES, *POINT_TO_POINT]))
+    communication = graph.ops.filter(pl.col("kind").is_in([*COLLECTIVES, *POINT_TO_POINT]))
     first = graph.ranks.group_by("class").agg(pl.col("rank").min())
-    asked = talk.select("class", "slot", "kind", "bytes").unique().join(first, on="class")
+    asked = communication.select("class", "slot", "kind", "bytes").unique().join(first, on="class")
     seats = graph.groups.join(graph.ranks, on="rank")
     mine = asked.join(graph.groups.select("slot", "rank", "group"), on=["slot", "rank"])
     members = seats.group_by("group").agg("host", "local")

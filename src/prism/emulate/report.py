@@ -67,10 +67,10 @@ def draw_timeline(spans: pl.DataFrame) -> str:
         start = max(span["start_ns"], last["start_ns"])
         left, width = 120 + (start - last["start_ns"]) * scale, max((span["end_ns"] - start) * scale, 0.3)
         colour = _COLOURS.get(span["kind"], "#999")
-        told = html.escape(f"{span['name']}: {(span['end_ns'] - span['start_ns']) / 1e6:.3f} ms")
+        label = html.escape(f"{span['name']}: {(span['end_ns'] - span['start_ns']) / 1e6:.3f} ms")
         out.append(
             f'<rect x="{left:.1f}" y="{span["row"] * _LANE + 2}" width="{width:.1f}" height="{_LANE - 4}" '
-            f'fill="{colour}"><title>{told}</title></rect>'
+            f'fill="{colour}"><title>{label}</title></rect>'
         )
     legend = " ".join(f'<tspan fill="{c}">■ {k}</tspan>' for k, c in _COLOURS.items())
     out.append(f'<text x="120" y="{height - 6}">{legend}</text></svg>')

@@ -1,4 +1,4 @@
-"""Find ranks that sleep: they poll for a file or wait for a lock, which no group or store can tell."""
+"""Find ranks that sleep: they poll for a file or wait for a lock, which is not seen in their calls."""
 
 from __future__ import annotations
 

@@ -72,7 +72,7 @@ def stitch(
     streams = {rank: [e for part in (parts[1:] or parts) for e in part] for rank, parts in seen.items()}
     classes = find_classes(streams, families, world, config.gpus_per_node)
     asymmetry: tuple[str, ...]
-    signs, sources = _tell_iterations(measured, families)
+    signs, sources = _sign_iterations(measured, families)
     plain = [i for i, sign in enumerate(signs) if sign == Counter(signs).most_common(1)[0][0]]
     if config.own_times:
         classes, asymmetry = _choose_times(classes, measured, plain, world)
@@ -107,7 +107,7 @@ def _choose_window(cut: Mapping[int, Iterations], seen: Mapping[int, Iterations]
     for rank, parts in cut.items():
         calls = {i: _messages(parts[i]) for i in window}
         if rank in seen and _change_partners(calls.values()):
-            shown = seen[rank][1:] or seen[rank]  # as classes are told apart
+            shown = seen[rank][1:] or seen[rank]  # the iterations that classes are made from
             known = [i for i in window if not calls[i] or i < len(seen[rank]) or _find_like(calls[i], shown)]
             window = known or window
     return window
@@ -121,7 +121,7 @@ def _change_partners(window: Iterable[Sequence[CapturedEntry]]) -> bool:
     return any(len(found) > 1 for found in peers.values())
 
 
-def _tell_iterations(measured: Mapping[int, Iterations], families: Families) -> tuple[tuple[int, ...], tuple[str, ...]]:
+def _sign_iterations(measured: Mapping[int, Iterations], families: Families) -> tuple[tuple[int, ...], tuple[str, ...]]:
     """Which iterations make equal calls, runs of equal calls taken as one, and what makes the others special."""
     numbers: dict[object, int] = {}
     signs: list[int] = []
@@ -177,9 +177,9 @@ def _choose_times(
         captured.append((*own, *(r for r in found[cluster] if r not in own)))
         by_peer.append(classes.by_peer[class_id])
         alike.append(kind)
-    told = tuple(line for found in clusters.values() for line in describe_unlike(found, work))
+    lines = tuple(line for found in clusters.values() for line in describe_unlike(found, work))
     chosen = Classes(tuple(of_rank), tuple(captured), tuple(alike), tuple(by_peer), classes.unproved, classes.mirrored)
-    return chosen, told
+    return chosen, lines
 
 
 class _Writing:
@@ -264,7 +264,7 @@ class _Writing:
         return replace(entry, peer=entry.peer ^ family.position(rank) ^ family.position(head))
 
     def _list_slots(self) -> dict[str, set[int]]:
-        """Slots that somebody uses, and the tags in each: a framework makes many groups that it never calls."""
+        """Slots that are used, and the tags in each: a framework makes many groups that it never calls."""
         used: dict[str, set[int]] = {}
         everything = [*self._measured.values(), *self._seen.values()]
         for parts in everything:

@@ -1,4 +1,4 @@
-"""Run the host code of every rank, or of enough of them, without measuring: whose calls meet, and who is alike."""
+"""Run the host code of every rank, or of a sample, without measuring: to compare their calls and to find like ranks."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from prism.emulate.classes import Classes, find_classes
 from prism.emulate.comparing import check_calls
 from prism.emulate.families import find_families
 from prism.emulate.inside.plan import RunPlan
-from prism.emulate.launch import LaunchConfig, Launcher, RunLimits, check_ranks
+from prism.emulate.launch import LaunchConfig, Launcher, RunLimits, check_ranks, read_memory
 from prism.emulate.mailbox import Recording
 from prism.emulate.memberships import choose_probes
 from prism.emulate.ordering import check_order
@@ -28,14 +28,14 @@ from prism.simulate.verification import verify
 _MOST_OVER_ESTIMATE, _MOST_OVER_CLOCK = 2.5, 15
 _SPARE_MEMORY = 0.6  # share of the free memory that ranks may take together
 _ROUNDS = 6
-# Who waits for whom is checked on the logs; an iteration cut out of them need not hold both ends of a message.
+# Waits are checked on the logs; an iteration cut out of them need not hold both ends of a message.
 EAGER_BYTES = 1 << 50
 _AUDITED = 8
-_SMALL_WORLD, _LARGE_WORLD_STEPS = 32, 5  # iterations of many ranks are dear, and few differ from the first ones
+_SMALL_WORLD, _LARGE_WORLD_STEPS = 32, 5  # iterations of many ranks are expensive, and few differ from the first ones
 # More iterations where all ranks take no longer than this for them; starting many ranks takes longer anyway.
 _MOST_STEPS, _CHEAP_S, _CHEAP_IN_LARGE_WORLD_S = 32, 6.0, 15.0
 _PROBE_STEPS = 2
-_CALLS_OF_A_CIRCLE = 64
+_CALLS_OF_A_CYCLE = 64
 _GPU_PROBES = 6
 _GPU_AT_ONCE = 8  # unmeasured ranks on one GPU, where its memory allows
 _CONTEXT_BYTES = 1 << 30  # of CUDA and its libraries, per process
@@ -52,7 +52,7 @@ class SurveyConfig:
     max_live: int = 64  # of a sample
     steps: int = 8
     note: Callable[[str], None] = lambda message: None
-    first: Callable[[Capture], None] = lambda capture: None  # told of the first rank that was measured
+    first: Callable[[Capture], None] = lambda capture: None  # called with the first rank that was measured
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -105,12 +105,12 @@ class Surveyor:
             # Partners may change from step to step, so that cheap iterations are worth a look.
             cheap = int(_CHEAP_S * self._cores / (self._config.max_live * measure_step(probe)))
             self._sample_steps = max(_PROBE_STEPS, min(self._config.steps, cheap))
-        # A rank that came to its end alone needs no second run, unless the others run longer.
+        # A rank that ran to its end alone needs no second run, unless the others run longer.
         reusable = probe.status == "done" and (self._on_gpu or self._sample_steps <= _PROBE_STEPS)
         sampled = self._sample({0: probe} if reusable else {}, recording)
-        if self._all_fit(probe) and self._may_wait_in_circle(sampled.captures):
-            note(f"ranks may wait for each other in a circle: running all {world} for {_CALLS_OF_A_CIRCLE} calls")
-            check_order(self._launch_all(1, most_calls=_CALLS_OF_A_CIRCLE).run(range(world)))
+        if self._all_fit(probe) and self._may_deadlock(sampled.captures):
+            note(f"ranks may wait for each other in a cycle: running all {world} for {_CALLS_OF_A_CYCLE} calls")
+            check_order(self._launch_all(1, most_calls=_CALLS_OF_A_CYCLE).run(range(world)))
         return sampled
 
     def _probe(self, recording: Recording) -> Capture:
@@ -122,7 +122,7 @@ class Surveyor:
         captures = launcher.run([0])
         if self._launch.world_size == 1 or not captures or captures[0].status not in ("crashed", "hung"):
             check_ranks(launcher, captures)
-        # A rank may fail alone that does not fail among others, who send it what it reads.
+        # A rank that fails alone may not fail among the others, which send it what it reads.
         probe = captures[0]
         if probe.status == "done":
             recording.absorb(launcher.recording)
@@ -141,7 +141,7 @@ class Surveyor:
         left_s = config.budget_s * self._cores - world * start_s
         all_ranks_s = world * step_s
         usual = config.steps if world <= _SMALL_WORLD else min(config.steps, _LARGE_WORLD_STEPS)
-        # Ranks that drift apart, or whose data end sooner, meet in vain only at the end of an epoch or of the script.
+        # Data that end sooner on some ranks show only at the end of an epoch or of the script.
         cheap_s = _CHEAP_S if world <= _SMALL_WORLD else _CHEAP_IN_LARGE_WORLD_S
         cheap = min(_MOST_STEPS, int(cheap_s * self._cores / all_ranks_s))
         return min(max(usual, cheap), int(left_s / all_ranks_s))
@@ -211,7 +211,7 @@ class Surveyor:
                 named = {int(rank) for rank in re.findall(r"\brank (\d+)", str(error))}
                 missing = sorted(named - set(captures))
                 if not missing:
-                    raise GraphError(f"this would hang on a cluster: {say_calls(str(error))}") from None
+                    raise GraphError(f"this would hang on a cluster: {describe_calls(str(error))}") from None
                 self._config.note(f"running rank {missing[0]} too: {error}")
                 captures = self.extend(captures, recording, missing)
         raise PrismError(
@@ -219,7 +219,7 @@ class Surveyor:
             "representatives with --ranks, or raise --lint-ranks to run all"
         )
 
-    def _may_wait_in_circle(self, captures: dict[int, Capture]) -> bool:
+    def _may_deadlock(self, captures: dict[int, Capture]) -> bool:
         """Whether ranks would wait for each other if those that did not run are like those that did.
 
         A suspicion only: of a message that crosses iterations, an iteration holds one end.
@@ -275,7 +275,7 @@ class Surveyor:
         return Launcher(self._boot, self._launch, plan, self._folder, recording=recording, limits=limits)
 
 
-def say_calls(deadlock: str) -> str:
+def describe_calls(deadlock: str) -> str:
     """A deadlock in the program's own calls: events between streams are the graph's."""
     parts = deadlock.removeprefix("deadlock: ").split("; ")
     calls = [part for part in parts if not re.fullmatch(r"rank \d+ stream \d+ waits for event \d+", part)]
@@ -302,5 +302,4 @@ def classify(captures: dict[int, Capture], world: int, per_node: int) -> Classes
 
 
 def _free_bytes() -> int:
-    lines = dict(line.split(":") for line in Path("/proc/meminfo").read_text().splitlines())
-    return int(lines["MemAvailable"].split()[0]) * 1024
+    return read_memory()[1]

@@ -103,7 +103,7 @@ def _try(plan: SweepPlan, base: EmulateConfig, choice: Mapping[str, Any]) -> Tri
     if plan.world_size:
         launch = replace(launch, world_size=plan.world_size)
     limit = round(plan.gpu_memory_gb * 1e9) if plan.gpu_memory_gb else base.gpu_memory_bytes
-    capture = replace(base.capture, launch=launch, quick=True)  # layouts are told apart by more than the last percent
+    capture = replace(base.capture, launch=launch, quick=True)  # one rank of each kind is enough to compare layouts
     config = replace(base, capture=capture, gpu_memory_bytes=limit)
     try:
         prediction = emulate(config).prediction

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SpecialStep:
-    """An iteration that is not like most: where it comes in the unit, and what it takes."""
+    """An iteration that is not like most: its place in the unit and its time."""
 
     index: int
     ms: float

@@ -1,4 +1,4 @@
-"""The peers of live CPU ranks: they run ahead in the solver, and learn when a live rank comes to a call."""
+"""The peers of live CPU ranks: they run ahead in the solver, which needs the times of the live ranks' calls."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ class VirtualPeers:
             return self._zero_ns
 
     def issue(self, rank: int, kind: str, group: str, peer: int, now_ns: int) -> int:
-        """A live rank comes to a call; returns the ticket to ask for its end with."""
+        """A live rank reaches a call; returns the ticket with which to ask for its end."""
         seat = self._seats[rank]
         other = seat.other_side(group, peer) if kind in MESSAGES else {}
         with self._change:
@@ -67,12 +67,12 @@ class VirtualPeers:
             return ticket
 
     def due_ns(self, ticket: int) -> int | None:
-        """When a call ends; waits where that depends on another live rank, None where that one never comes."""
+        """When a call ends; waits where that depends on another live rank, None if that one never reaches it."""
         with self._change:
             self._change.wait_for(lambda: self._solver.end_of(ticket) is not None, self._timeout_s)
             end = self._solver.end_of(ticket)
             if end is None:
-                self._timeout_s = 0.0  # that rank has ended; nobody waits for it again
+                self._timeout_s = 0.0  # that rank has ended; no rank waits for it again
         return None if end is None else end + self._zero_ns
 
 

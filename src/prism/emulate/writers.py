@@ -16,7 +16,7 @@ OWN_LANES = 1000
 
 @dataclass(frozen=True, slots=True)
 class Seat:
-    """Who is written: the rank whose log it is, and the slots whose messages name a fixed position."""
+    """The rank whose log is written, and the slots whose messages name a fixed position."""
 
     rank: int
     families: Families
@@ -78,7 +78,7 @@ class StreamWriter:
             self._issue([entry])
 
     def close(self) -> None:
-        """The end of an iteration: ops that nobody waited for go on by themselves."""
+        """The end of an iteration: ops without a wait go on by themselves."""
         self._close_batch()
 
     def _close_batch(self) -> None:

@@ -51,7 +51,7 @@ _COPYING = ("all_gather", "reduce_scatter", "all_to_all", "gather", "scatter")
 
 
 class CallingGroup(NamedGroup):
-    """A group that runs requests; what each kind of call asks for is told by its subclass."""
+    """A group that runs requests; its subclass says what each kind of call requests."""
 
     def __init__(
         self, session: Session, position: int, ranks: Sequence[int], name: str, backend: str, timeout: timedelta
@@ -120,7 +120,7 @@ class CallingGroup(NamedGroup):
         work = VirtualWork(
             session, entry, list(kept) if request.sync else request.tensors, sync=request.sync, settle=settle
         )
-        work.others = self._peers.come(request.kind, request.peer, request.tag)
+        work.others = self._peers.announce(request.kind, request.peer, request.tag)
         self._meet_faults(request, entry)
         if not on_gpu and self._backend_name == "gloo":
             session.note_scratch(count_scratch(request, is_root=request.peer == self._position))

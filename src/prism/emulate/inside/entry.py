@@ -89,7 +89,7 @@ class RankProcess:
         self.started = time.perf_counter()
         self.session.become(plan)
         os.environ.update(plan.environment(torch.cuda.device_count()))
-        forking.tell_rank(plan.rank)
+        forking.set_rank_in_libraries(plan.rank)
         if not plan.track_memory or plan.steps:
             self.meter.stop_counting()
         if plan.snapshot and torch.cuda.is_available():
@@ -100,7 +100,7 @@ class RankProcess:
         session = self.session
         forking.report_end(status, reason)
         if os.getpid() != session.pid:
-            # A fork of the rank came here; the rank itself writes the log.
+            # This is a process that the rank forked; the rank itself writes the log.
             if status != "ended":
                 Path(f"{session.plan.output}.fork").write_text(reason)
             os._exit(0 if status == "ended" else 1)
@@ -115,7 +115,7 @@ class RankProcess:
 
 
 def main() -> NoReturn:
-    """Run one rank, or boot for many; the exit code says what came of it."""
+    """Run one rank, or boot for many; the exit code is 0 if it ran to its end."""
     plan = load_plan()
     process = RankProcess(plan)
     if not forking.arm(process.become):
@@ -135,7 +135,7 @@ def _note_backward(session: Session) -> None:
 
 
 def _run_script(command: list[str]) -> tuple[str, str]:
-    """Run the script as torchrun would; what ended it, and in which words."""
+    """Run the script as torchrun would; the status it ended with, and the reason."""
     try:
         if command[0] == "-m":
             sys.argv = command[1:]
@@ -183,11 +183,11 @@ def _show(error: BaseException) -> None:
     frames = error.__traceback__
     while frames is not None and _is_launcher(frames.tb_frame.f_code.co_filename):
         frames = frames.tb_next
-    told = traceback.TracebackException(type(error), error, frames or error.__traceback__)
+    shown = traceback.TracebackException(type(error), error, frames or error.__traceback__)
     if isinstance(error, ExchangeError | UnsupportedError):  # where the program called is enough: Prism is not at fault
-        own = [frame for frame in told.stack if not _is_launcher(frame.filename)]
-        told.stack = traceback.StackSummary.from_list(own)
-    sys.stderr.write("".join(told.format()))
+        own = [frame for frame in shown.stack if not _is_launcher(frame.filename)]
+        shown.stack = traceback.StackSummary.from_list(own)
+    sys.stderr.write("".join(shown.format()))
 
 
 def _is_launcher(name: str) -> bool:

@@ -16,7 +16,7 @@ _SHORT_WAIT_S = 0.5  # after it an unmeasured rank lets others have the memory t
 
 
 class ExchangeError(RuntimeError):
-    """A live rank waited for bytes that never came: what would have been a hang."""
+    """A live rank waited for bytes that no rank sent: a real job would hang."""
 
 
 class StoreTimeoutError(ExchangeError, dist.DistStoreError):
@@ -45,7 +45,7 @@ class Exchange:
     def get(self, channel: str, number: int, owner: int, where: str, *, needed: bool = True) -> bytes | None:
         """Wait for a message of rank `owner`; None where that one does not run and nothing was recorded of it.
 
-        `where` is told to the user if it never comes. Only for bytes that are needed is another rank started.
+        `where` is for the message to the user if there is none. Another rank is started only for bytes that are needed.
         """
         payload: bytes | None = self.ask("get", channel, number, owner, where, needed)
         return payload
@@ -65,13 +65,13 @@ class Exchange:
         return goes_on
 
     def arrive(self, meeting: str) -> None:
-        """Say that this rank has come to a call that others take part in."""
+        """Say that this rank has reached a call that others take part in."""
         self.ask("arrive", meeting)
 
     def join(self, meeting: str, needed: int) -> bool:
-        """Wait until that many have come; False where they do not, which is for the verifier to explain."""
-        came: bool = self.ask("join", meeting, needed)
-        return came
+        """Wait until that many ranks have reached it; False if they do not, which the verifier explains."""
+        reached: bool = self.ask("join", meeting, needed)
+        return reached
 
     def ask(self, verb: str, *values: Any) -> Any:
         """One request; an answer that says why it cannot be met is raised."""

@@ -51,7 +51,7 @@ class _WatchedEnvironment(os._Environ):  # type: ignore[type-arg]
 
 
 def _is_early_reader(frame: FrameType | None) -> bool:
-    """These read the rank when they are imported, to print on rank 0 only; `tell_rank` corrects them after the fork."""
+    """These read the rank when they are imported, to print on rank 0 only; after the fork it is corrected."""
     while frame is not None:
         if frame.f_code.co_name == "<module>":
             return str(frame.f_globals.get("__name__", "")).partition(".")[0] in _EARLY_READERS
@@ -59,7 +59,7 @@ def _is_early_reader(frame: FrameType | None) -> bool:
     return False
 
 
-def tell_rank(rank: int) -> None:
+def set_rank_in_libraries(rank: int) -> None:
     """Correct the libraries that were imported before the rank was known."""
     for name, module in list(sys.modules.items()):
         if name.partition(".")[0] in _EARLY_READERS:
@@ -136,7 +136,7 @@ def _why_not() -> str:
 
 
 def _driver_is_in_use() -> bool:
-    """CUDA's driver does not survive a fork once it was initialised, by whoever."""
+    """CUDA's driver does not survive a fork once it was initialised, by any library."""
     try:
         driver = ctypes.CDLL("libcuda.so.1")
     except OSError:

@@ -57,7 +57,7 @@ def _refuse_direct_use(options: Any, backend_options: Any) -> VirtualGroup:
 
 
 def _make_rendezvous(session: Session) -> Callable[..., Iterator[tuple[Any, int, int]]]:
-    """A rendezvous that no other process has to come to; live ranks share their store."""
+    """A rendezvous that needs no other process; live ranks share their store."""
 
     def meet(url: str, rank: int = -1, world_size: int = -1, **kwargs: Any) -> Iterator[tuple[Any, int, int]]:
         query = {k: int(v[0]) for k, v in parse_qs(urlparse(url).query).items() if v[0].isdecimal()}

@@ -158,7 +158,7 @@ class Bench:
 
 
 def _compute(cold: Tensor, device: str) -> None:
-    """What comes before a collective in training: a busy core and a cold cache; the kernel schedules by it."""
+    """What precedes a collective in training: a busy core and a cold cache. The kernel schedules by it."""
     until = time.perf_counter() + _BURST_S
     while time.perf_counter() < until:
         cold.add_(1)

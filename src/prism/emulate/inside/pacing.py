@@ -1,6 +1,6 @@
 """Live mode: every communication ends when the virtual peers would have ended it.
 
-On CPU the rank asks the virtual peers, which run in the solver and learn when it comes. On CUDA only the device knows
+On CPU the rank asks the virtual peers, which run in the solver. On CUDA only the device knows
 when a stream gets there, so it decides by a rule per op: the peers arrive `gap` after the end of an earlier op of this
 rank (their last common point), and the transfer takes `duration` from the moment all have arrived. Either way a live
 rank that is late delays its peers, and one that is early waits for them.
@@ -103,7 +103,7 @@ class HostPacer:
             self._running = True
 
     def issue(self, call: PacedCall, op: int) -> None:
-        """Tell the peers that this rank has come; nothing blocks here."""
+        """Tell the peers that this rank has reached a call; this does not block."""
         if not self._running:
             return
         ticket = self._exchange.ask("issue", call.kind, call.group, call.peer, time.perf_counter_ns())

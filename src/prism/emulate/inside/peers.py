@@ -53,8 +53,8 @@ class Peers:
         inside = self._ranks if isinstance(self._ranks, range) else set(self._ranks)
         return [r for r in plan.live_ranks if r in inside]
 
-    def come(self, kind: str, peer: int, tag: int) -> Callable[[], None] | None:
-        """Tell the live members that this rank has come to a call; returns the wait for them, where there is one."""
+    def announce(self, kind: str, peer: int, tag: int) -> Callable[[], None] | None:
+        """Tell the live members that this rank has reached a call; returns the wait for them, if there is one."""
         session, exchange = self._session, self._session.exchange
         if not session.in_step or exchange is None or session.step == 0:  # start-up is not measured
             return None
@@ -176,7 +176,7 @@ class Peers:
             self._session.exchange.post(channel, self._session.number(channel), raw)
 
     def receive(self, tensor: Tensor, source: int, tag: int) -> Settle | None:
-        """Fetch a message when the program looks; None where there is nobody to ask and nothing alike was sent."""
+        """Fetch a message when the program looks; None if this rank runs alone and sent nothing of that size."""
         if self._session.exchange is None:
             raw = self._last_sent.get(contents.size_of(tensor))
             return partial(_load, tensor, raw) if raw is not None else None

@@ -1,4 +1,4 @@
-"""What one emulated process is told before the user's script starts: who it is, what to record, what to replay."""
+"""The plan of one emulated process: its rank, what to record, what to replay."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class RunPlan:
     recorded: bool = False  # an earlier run answers for the ranks that do not run now
     in_step: bool = False  # live ranks start every iteration together
     steps: int = 0  # stop after this many iterations, unmeasured; 0: after warm-up and measurement
-    most_calls: int = 0  # stop at this call if it comes sooner; 0: at none
+    most_calls: int = 0  # stop at this call, if the iterations did not end before it; 0: at none
     track_memory: bool = True
     routing: Routing = "balanced"
     zipf_exponent: float = 1.0

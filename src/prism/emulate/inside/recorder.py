@@ -68,7 +68,7 @@ class Recorder:
     _signed: int = 0  # entries that a sign was made of
 
     def sign_step(self) -> str:
-        """What was called since the last sign, runs of equal calls as one: loops may end where data says so."""
+        """A hash of the calls since the last one; repeated calls count once: data may decide how often loops run."""
         new = (e for e in self.entries[self._signed :] if e.op >= 0 and not self.clock.is_aside(e.stream))
         calls = [(e.what, e.group, e.bytes, e.peer, e.source) for e in new]
         self._signed = len(self.entries)
@@ -76,12 +76,12 @@ class Recorder:
         return hashlib.blake2b(repr(runs).encode(), digest_size=8).hexdigest()
 
     def drop(self, entry: Entry) -> None:
-        """Take a call out of the log that never came to its end; it still tells whether ranks make the same calls."""
+        """Take a call out of the log that never came to its end; it is still compared with the calls of other ranks."""
         self.entries = [kept for kept in self.entries if kept is not entry]
         self.unmet.append(entry)
 
     def note_backward(self) -> None:
-        """A backward pass begins; it tells iterations apart where there is no optimizer."""
+        """Log that a backward pass begins: iterations are cut there if there is no optimizer."""
         mark = self.clock.mark()
         self.entries.append(Entry("backward", self.clock.stream(), mark, mark))
 

@@ -1,4 +1,4 @@
-"""Refuse communication that does not pass through process groups: Prism would not see it and would tell lies."""
+"""Refuse communication that does not pass through process groups: Prism would not see it and predict too little."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _OUTSIDE_C10D = {
 
 
 def refuse_what_cannot_be_seen() -> None:
-    """Make the first use of such a library an error that says what to switch off; having it installed is no fault."""
+    """Make the first use of such a library an error that says what to switch off; having it installed is allowed."""
     for name in _OUTSIDE_C10D:
         change_after_import(name, _close)
     import torch.multiprocessing as workers

@@ -12,7 +12,7 @@ from prism.emulate.inside.session import Session
 
 
 def plan_for_absent_ranks(session: Session) -> None:
-    """Live ranks keep the shards that they hold, and nobody misses those of ranks that do not run."""
+    """Live ranks keep the shards that they hold; shards of ranks that do not run may be missing."""
 
     def change(planner: ModuleType) -> None:
         planner.dedup_save_plans = _prefer_live(session, planner.dedup_save_plans)  # type: ignore[attr-defined]

@@ -36,7 +36,9 @@ class Session:
     in_step: bool = False
     routed: bool = False  # counts of an all-to-all were made up, and sizes that follow from them are not the program's
     messages: Counter[str] = field(default_factory=Counter)
-    note_scratch: Callable[[int], None] = lambda size: None  # told of memory that a backend takes for one call
+    note_scratch: Callable[[int], None] = lambda size: (
+        None
+    )  # called with the bytes that a backend allocates for one call
 
     def become(self, plan: RunPlan) -> None:
         """Turn into this rank; what was noted before belongs to no rank."""

@@ -119,7 +119,7 @@ class VirtualWork(dist.Work):
         try:
             settle()
         except CaptureDone:
-            # The others were stopped before they came to this call, so it is in no iteration.
+            # The others were stopped before they reached this call, so it is in no iteration.
             self._session.recorder.drop(self._entry)
             raise
 
