@@ -112,3 +112,11 @@ def test_a_root_scatters_to_members_that_are_started_later() -> None:
     chunks = list(torch.arange(4.0).chunk(4))
     Peers(session, range(4), 0, "tp").scatter(chunks[0], chunks, 0)
     assert [channel.rpartition("/")[2] for channel in posted] == ["0", "1", "2", "3"]
+
+
+def test_values_are_repeated_or_cut_to_the_output() -> None:
+    output = torch.empty(2, 3, dtype=torch.long)
+    contents.repeat_into(output, torch.tensor([4, 5]))
+    assert output.tolist() == [[4, 5, 4], [5, 4, 5]]
+    contents.repeat_into(output, torch.arange(9))
+    assert output.view(-1).tolist() == [0, 1, 2, 3, 4, 5]

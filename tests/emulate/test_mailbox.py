@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 from prism.emulate.exchange_server import StepLimit
+from prism.emulate.inside.shares import join_shares
 from prism.emulate.mailbox import Mailbox, Recording, Waiting
 from prism.emulate.units import find_unit, summarize
 
@@ -40,6 +42,18 @@ def test_a_collective_is_complete_when_all_that_run_together_gave_their_part() -
     assert asking.answers == {}
     asking.box.give(1, "w/reduce", 0, b"a")
     assert asking.answers == {0: ("ok", ([b"a"], [0, 0, -1]))}
+
+
+def test_in_an_all_to_all_each_member_gets_its_share_of_every_part() -> None:
+    earlier = Recording(parts={"w/exchange": {0: {9: join_shares([b"nine", b"", b"!"])}}})
+    asking = Asking(Mailbox([0, 1], earlier), 0, 1)
+    asking.box.give(0, "w/exchange", 0, join_shares([b"a", b"bb", b""]))
+    for position in (0, 1):
+        reply = partial(asking.answers.__setitem__, position)
+        waiting = Waiting(position, "collect", "w/exchange", 0, (0, 1, 9), "a.py:1", True, reply, position=position)
+        asking.box.collect(waiting)
+    asking.box.give(1, "w/exchange", 0, join_shares([b"ccc", b"d", b""]))
+    assert asking.answers == {0: ("ok", [b"a", b"ccc", b"nine"]), 1: ("ok", [b"bb", b"d", b""])}
 
 
 def test_ranks_that_do_not_run_are_answered_for_from_an_earlier_run() -> None:

@@ -145,6 +145,29 @@ def test_what_a_rank_writes_before_a_barrier_the_others_read_after_it(tmp_path: 
     assert [capture.status for capture in captures.values()] == ["ended", "ended"]
 
 
+def test_indices_that_ranks_exchange_and_sums_that_only_the_root_gets_are_real(tmp_path: Path) -> None:
+    text = (
+        "import torch, torch.distributed as dist\n"
+        "dist.init_process_group('gloo')\n"
+        "rank = dist.get_rank()\n"
+        "ids = torch.tensor([1, 2, 103] if rank else [5, 101, 102, 104, 105])  # rows 100 and up belong to rank 1\n"
+        "send = torch.bincount(ids // 100, minlength=2)\n"
+        "take = torch.empty_like(send)\n"
+        "dist.all_to_all_single(take, send)\n"
+        "rows = torch.empty(int(take.sum()), dtype=torch.long)\n"
+        "dist.all_to_all_single(rows, ids, take.tolist(), send.tolist())\n"
+        "assert rows.tolist() == ([101, 102, 104, 105, 103] if rank else [5, 1, 2]), rows\n"
+        "parts = [torch.zeros(int(n), dtype=torch.long) for n in take]\n"
+        "dist.all_to_all(parts, list(ids.split(send.tolist())))\n"
+        "assert torch.cat(parts).tolist() == rows.tolist()\n"
+        "total = torch.tensor([rank + 1.0])\n"
+        "dist.reduce(total, 0)\n"
+        "assert rank or total.item() == 3\n"
+    )
+    captures = _run_two(tmp_path / "train.py", text)
+    assert [capture.status for capture in captures.values()] == ["ended", "ended"]
+
+
 def test_a_call_that_the_other_rank_never_makes_is_compared_though_it_is_in_no_iteration(tmp_path: Path) -> None:
     text = (
         "import torch, torch.distributed as dist\n"

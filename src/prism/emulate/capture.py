@@ -42,9 +42,7 @@ class CapturedEntry:
     gap_ns: int
     wall_ns: int = 0
     tag: int = 0
-    takes: tuple[
-        int, ...
-    ] = ()  # of an all-to-all: bytes expected from each position; empty if the program does not say
+    takes: tuple[int, ...] = ()  # of an all-to-all: bytes expected from each position; empty if unknown
     pickled: bool = False  # an object, some members of which did not run: its size is not the program's
 
     @property

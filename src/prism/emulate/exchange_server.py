@@ -179,6 +179,9 @@ class ExchangeServer:
         elif verb == "collect":
             channel, number, members, where = values
             box.collect(Waiting(rank, "collect", channel, number, members, where, main, later))
+        elif verb == "swap":
+            channel, number, members, position, where = values
+            box.collect(Waiting(rank, "collect", channel, number, members, where, main, later, position=position))
         elif verb == "key":
             key, where = values
             box.get_key(Waiting(rank, "key", key, 0, (), where, main, later))

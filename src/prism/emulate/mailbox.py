@@ -8,6 +8,7 @@ from itertools import chain, islice, takewhile
 from typing import Any
 
 from prism.emulate.comparing import name_ranks
+from prism.emulate.inside.shares import take_share
 from prism.emulate.shared_keys import KeyRecording, SharedKeys
 
 Answer = tuple[str, Any]
@@ -48,6 +49,7 @@ class Waiting:
     where: str
     main: bool  # asked by the rank's main thread, so the rank stands still
     reply: Reply
+    position: int = -1  # in an all-to-all: of the asking member, which gets its share of every part
 
 
 class Mailbox:
@@ -232,7 +234,7 @@ class Mailbox:
             if waiting.number in posted:
                 return "ok", posted[waiting.number]
         elif self._is_complete(waiting):
-            return "ok", self._gathered(waiting)
+            return "ok", self._gathered(waiting) if waiting.position < 0 else self._shares_for(waiting)
         return self._give_up(waiting)
 
     def _is_complete(self, waiting: Waiting) -> bool:
@@ -275,16 +277,23 @@ class Mailbox:
         call = (waiting.channel, waiting.number)
         if self._complete is not None and self._complete[0] == call:
             return self._complete[1]
+        distinct: dict[bytes, int] = {}
+        parts = self._parts_of(waiting)
+        which = [-1 if part is None else distinct.setdefault(part, len(distinct)) for part in parts]
+        self._complete = (call, (list(distinct), which))
+        return self._complete[1]
+
+    def _shares_for(self, waiting: Waiting) -> list[bytes | None]:
+        """What each member sends to one position in an all-to-all; None where nothing is known of a member."""
+        parts = self._parts_of(waiting)
+        return [take_share(part, waiting.position, len(parts)) if part is not None else None for part in parts]
+
+    def _parts_of(self, waiting: Waiting) -> list[bytes | None]:
+        """Every member's part, of now or of an earlier run."""
         given = self.recording.parts.get(waiting.channel, {}).get(waiting.number, {})
         earlier = self._earlier.parts.get(waiting.channel, {})
         absent = earlier.get(waiting.number) or _most_like(given, earlier)
-        distinct: dict[bytes, int] = {}
-        which = []
-        for rank in waiting.members:
-            part = given.get(rank, absent.get(rank))
-            which.append(-1 if part is None else distinct.setdefault(part, len(distinct)))
-        self._complete = (call, (list(distinct), which))
-        return self._complete[1]
+        return [given.get(rank, absent.get(rank)) for rank in waiting.members]
 
     def _recorded_post(self, waiting: Waiting) -> bytes | None:
         """The recorded message, or the last one of its channel, since iterations repeat."""

@@ -38,7 +38,7 @@ class Request:
     bytes: int
     sync: bool
     apply: Callable[[], None] | None = None  # writes the contents that need no other rank
-    meet: Callable[[], Callable[[], None] | None] | None = None  # gives own bytes; returns how to fetch the others'
+    meet: Callable[[], Callable[[], object] | None] | None = None  # gives own bytes; returns how to fetch the others'
     outputs: list[Tensor] | None = None
     peer: int = -1
     tag: int = 0

@@ -96,6 +96,12 @@ def exchange_into(output: Tensor, own: Tensor) -> None:
         fill_pattern(target[common:])
 
 
+def repeat_into(output: Tensor, values: Tensor) -> None:
+    """Fill a tensor with these values, repeated or cut to its size."""
+    times = -(-output.numel() // values.numel())
+    output.copy_(values.repeat(times)[: output.numel()].view(output.shape))
+
+
 def split_bytes(tensor: Tensor, splits: Sequence[int], size: int) -> list[int]:
     """Bytes to each position of an all-to-all; even parts where no splits are given."""
     if not splits:

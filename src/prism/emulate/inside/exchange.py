@@ -59,6 +59,11 @@ class Exchange:
         parts: tuple[list[bytes], list[int]] = self.ask("collect", channel, number, members, where)
         return parts
 
+    def swap(self, channel: str, number: int, members: Sequence[int], position: int, where: str) -> list[bytes | None]:
+        """Wait for all parts of an all-to-all: what each member sends to this position (None: not known)."""
+        shares: list[bytes | None] = self.ask("swap", channel, number, members, position, where)
+        return shares
+
     def meet(self, step: int, sign: str) -> bool:
         """Wait until every live rank has ended this step; whether there is to be another one."""
         goes_on: bool = self.ask("meet", step, sign)

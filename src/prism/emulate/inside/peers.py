@@ -14,8 +14,9 @@ from torch import Tensor
 from prism.emulate.inside import contents
 from prism.emulate.inside.recorder import find_source
 from prism.emulate.inside.session import Session
+from prism.emulate.inside.shares import join_shares
 
-Settle = Callable[[], None]
+Settle = Callable[[], object]
 
 # Pairs, not a dict: c10d's ReduceOp equals its members but does not hash like them.
 _REDUCERS: tuple[tuple[Any, Callable[..., Tensor]], ...] = (
@@ -94,6 +95,10 @@ class Peers:
         """Give the own value now; reduce all members' values when the program looks."""
         return partial(self._reduce, self._give("reduce", own), find_source(), own, op)
 
+    def give_to_root(self, own: Tensor) -> None:
+        """The own value of a reduction that another member receives."""
+        self._give("reduce", own)
+
     def _fill(self, number: int, where: str, own: Tensor, slots: list[Tensor]) -> None:
         parts = self._collect(_kind("gather", own), number, where)
         for raw, slot in zip(parts, slots, strict=False):
@@ -136,6 +141,31 @@ class Peers:
         if self._session.exchange is not None:
             self._session.exchange.give(f"{self.name}/{what}", number, _dump(own))
         return number
+
+    def exchange(self, outputs: Sequence[Tensor], parts: Sequence[Tensor], fall_back: Settle) -> Settle:
+        """Give each member its part of an all-to-all now; fill the outputs when the program looks.
+
+        Outputs that are larger than what came, because their sizes were made up, repeat it: indices stay valid.
+        """
+        channel = f"{self.name}/exchange"
+        number, where = self._session.number(channel), find_source()
+        assert self._session.exchange is not None
+        self._session.exchange.give(channel, number, join_shares([_dump(part) for part in parts]))
+
+        def settle() -> None:
+            assert self._session.exchange is not None
+            found = self._session.exchange.swap(channel, number, list(self._ranks), self._position, where)
+            like = parts[0]
+            received = [torch.frombuffer(bytearray(raw), dtype=like.dtype) if raw else None for raw in found]
+            known = [values for values in received if values is not None]
+            if None in found or not known:
+                fall_back()
+                return
+            for output, values in zip(outputs, received, strict=True):
+                if output.numel():
+                    contents.repeat_into(output, values if values is not None else torch.cat(known))
+
+        return settle
 
     # One source.
 

@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 from datetime import timedelta
 from typing import Any
 
+import torch
 import torch.distributed as dist
 from torch import Tensor
 
@@ -47,9 +48,18 @@ class VirtualGroup(CallingGroup):
 
     def reduce(self, tensors: list[Tensor], opts: Any) -> VirtualWork:
         """The root gets what an all-reduce would give it."""
-        factor = contents.reduce_factor(opts.reduceOp, self.size()) if opts.rootRank == self._position else 1.0
-        apply = lambda: contents.scale(tensors[0], factor)  # noqa: E731
-        return self._run("reduce", tensors, size_of(tensors[0]), opts, apply=apply, peer=opts.rootRank)
+        own, reduce_op, is_root = tensors[0], opts.reduceOp, opts.rootRank == self._position
+        factor = contents.reduce_factor(reduce_op, self.size()) if is_root else 1.0
+        meets = is_control(own) and self._peers.are_several
+
+        def meet() -> Callable[[], object] | None:
+            # Only the root waits for the others.
+            return self._peers.reduce(own, reduce_op) if is_root else self._peers.give_to_root(own)
+
+        apply = None if meets else lambda: contents.scale(own, factor)
+        return self._run(
+            "reduce", tensors, size_of(own), opts, apply=apply, meet=meet if meets else None, peer=opts.rootRank
+        )
 
     def allgather(self, outputs: list[list[Tensor]], inputs: list[Tensor], opts: Any = None) -> VirtualWork:
         """Every member's tensor: live ones their own, the others that of their twin."""
@@ -122,19 +132,38 @@ class VirtualGroup(CallingGroup):
     def all_to_all_single(
         self, output: Tensor, own: Tensor, output_splits: Sequence[int], input_splits: Sequence[int], opts: Any = None
     ) -> VirtualWork:
-        """Counts follow the routing asked for; payload is what was sent, as far as it fits."""
+        """Whole numbers are exchanged where every member is known; else counts follow the routing asked for.
+
+        Other payload is what was sent, as far as it fits.
+        """
         sizes = tuple(contents.split_bytes(own, input_splits, self.size()))
         takes = tuple(contents.split_bytes(output, output_splits, self.size())) if output_splits else ()
-        if not own.is_floating_point() and is_control(own):
-            self._session.routed = True
-            apply = lambda: self._peers.route(output, own)  # noqa: E731
-        else:
-            apply = lambda: contents.exchange_into(output, own)  # noqa: E731
+        are_counts = not own.is_floating_point() and is_control(own) and not input_splits and not output_splits
+
+        def apply() -> None:
+            if are_counts:
+                self._session.routed = True
+                self._peers.route(output, own)
+            else:
+                contents.exchange_into(output, own)
+
+        def meet() -> Callable[[], object]:
+            outputs, parts = _split(output, output_splits, self.size()), _split(own, input_splits, self.size())
+            return self._peers.exchange(outputs, parts, apply)
+
+        meets = self._are_exchanged(own) and (self._session.plan.routing == "balanced" or not are_counts)
         uneven = sizes if input_splits and len(set(sizes)) > 1 else ()
         return self._run(
-            "all_to_all", [output, own], sum(sizes), opts, apply=apply, outputs=[output], sizes=uneven,
-            takes=() if self._session.routed else takes,
+            "all_to_all", [output, own], sum(sizes), opts, apply=None if meets else apply, meet=meet if meets else None,
+            outputs=[output], sizes=uneven, takes=() if self._session.routed else takes,
         )  # fmt: skip
+
+    def _are_exchanged(self, own: Tensor) -> bool:
+        """Whether an all-to-all exchanges real values: whole numbers may be indices that others look up.
+
+        Members send tensors of different sizes, so the size must not decide. On a GPU the host must not wait.
+        """
+        return not (own.is_floating_point() or own.is_complex() or own.is_cuda) and self._peers.are_several
 
     alltoall_base = all_to_all_single
 
@@ -142,18 +171,20 @@ class VirtualGroup(CallingGroup):
         """An all-to-all of lists."""
         sizes = tuple(map(size_of, inputs))
         apply = lambda: [contents.exchange_into(o, i) for o, i in zip(outputs, inputs, strict=True)]  # noqa: E731
+        meet = (lambda: self._peers.exchange(outputs, inputs, apply)) if self._are_exchanged(inputs[0]) else None
         uneven = sizes if len(set(sizes)) > 1 else ()
         takes = () if self._session.routed else tuple(map(size_of, outputs))
         return self._run(
-            "all_to_all", [*outputs, *inputs], sum(sizes), opts, apply=apply, outputs=outputs, sizes=uneven, takes=takes
-        )
+            "all_to_all", [*outputs, *inputs], sum(sizes), opts, apply=None if meet else apply, meet=meet,
+            outputs=outputs, sizes=uneven, takes=takes,
+        )  # fmt: skip
 
     def gather(self, outputs: list[list[Tensor]], inputs: list[Tensor], opts: Any) -> VirtualWork:
         """The root gets every member's tensor."""
         own, slots = inputs[0], outputs[0] if outputs else []
         meets = is_control(own) and self._peers.are_several
 
-        def meet() -> Callable[[], None] | None:
+        def meet() -> Callable[[], object] | None:
             # Only the root waits for the others.
             return self._peers.gather(own, slots) if slots else self._peers.give_to(own)
 
@@ -233,6 +264,13 @@ class VirtualGroup(CallingGroup):
 def _operator(opts: Any) -> Any:
     """The reduction asked for; C++ callers may leave the options out, which means a sum."""
     return opts.reduceOp if opts is not None else dist.ReduceOp.SUM
+
+
+def _split(tensor: Tensor, splits: Sequence[int], size: int) -> list[Tensor]:
+    """The rows for each position of an all-to-all, or equal parts where no splits are given."""
+    if splits:
+        return list(torch.split(tensor, list(splits)))
+    return list(tensor.view(-1).chunk(size)) if tensor.numel() else [tensor] * size
 
 
 def _copy_to_all(slots: list[Tensor], own: Tensor) -> None:
