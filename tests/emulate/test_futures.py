@@ -5,6 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
+import pytest
+
+from prism.emulate.inside.exchange import ExchangeError
 from prism.emulate.inside.plan import RunPlan
 from prism.emulate.inside.recorder import Entry, Recorder
 from prism.emulate.inside.session import Session
@@ -50,3 +53,18 @@ def test_values_that_a_future_fetches_are_not_counted_as_work() -> None:
     session.recorder.step()
     logged = session.recorder.close()
     assert sum(line["gap_ns"] for line in logged) == 1_000_000
+
+
+def test_a_wait_that_never_ends_is_in_the_log_for_the_search_for_deadlocks() -> None:
+    clock = _Clock()
+    plan = RunPlan(rank=0, world_size=2, gpus_per_node=8, output="")
+    session = Session(plan=plan, clock=clock, recorder=Recorder(clock))  # type: ignore[arg-type]
+    entry = Entry("recv", 0, clock.mark(), clock.mark(), op=7)
+    session.recorder.entries.append(entry)
+
+    def settle() -> None:
+        raise ExchangeError("rank 0 waits at train.py:1 for rank 1")
+
+    with pytest.raises(ExchangeError):
+        VirtualWork(session, entry, [], sync=False, settle=settle).wait()
+    assert [(line.what, line.op) for line in session.recorder.entries] == [("recv", 7), ("wait", 7)]

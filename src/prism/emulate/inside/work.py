@@ -11,7 +11,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from prism.emulate.inside.exchange import CaptureDone
+from prism.emulate.inside.exchange import CaptureDone, ExchangeError
 from prism.emulate.inside.pacing import Pacer
 from prism.emulate.inside.recorder import Entry
 from prism.emulate.inside.session import Session
@@ -22,7 +22,7 @@ class VirtualWork(dist.Work):
     """Keeps the tensors of an asynchronous op until it is waited for, as NCCL's group does."""
 
     def __init__(
-        self, session: Session, entry: Entry, tensors: list[Tensor], *, sync: bool, settle: Callable[[], None] | None
+        self, session: Session, entry: Entry, tensors: list[Tensor], *, sync: bool, settle: Callable[[], object] | None
     ) -> None:
         super().__init__()
         self._session = session
@@ -47,7 +47,12 @@ class VirtualWork(dist.Work):
         """Make the current stream, or on CPU the caller, wait for the op."""
         session = self._session
         begin = session.clock.mark()
-        self._fetch()
+        try:
+            self._fetch()
+        except ExchangeError:
+            if not self._sync:
+                self._note_wait(begin, begin)  # a deadlock is found by the waits in the logs
+            raise
         self._meet()
         if self._event is not None:
             wait_event(self._event, torch.cuda.current_stream())
