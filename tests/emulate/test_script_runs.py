@@ -45,7 +45,12 @@ def run_alone(script: Path, world: int, *arguments: str, **changes: Any) -> dict
     return run_ranks(config, replace(plan, **{"iterations": 5, **changes}), [0]).captures
 
 
-def test_every_collective_leaves_what_gloo_leaves_when_ranks_are_equal(tmp_path: Path) -> None:
+def test_every_collective_leaves_what_gloo_leaves_when_ranks_are_equal(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also where the current folder has a file called like a package: as under torchrun, it is not imported."""
+    (tmp_path / "torch.py").write_text("raise SystemExit('a file of the current folder was run')")
+    monkeypatch.chdir(tmp_path)
     run_real(SCRIPTS / "collectives.py", 2, str(tmp_path / "real.json"))
     run_alone(SCRIPTS / "collectives.py", 2, str(tmp_path / "emulated.json"))
     real, emulated = (json.loads((tmp_path / f"{name}.json").read_text()) for name in ("real", "emulated"))

@@ -6,12 +6,13 @@ import os
 import signal
 import time
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 from engine_jobs import Act
 
-from prism.evaluate.run.engines import Engine, Gone, Report, Returned
+from prism.evaluate.run.engines import Engine, Gone, LocalEngine, Report, Returned
 from prism.evaluate.run.engines.engine import WorkerSpec
 from prism.evaluate.schedule.events import Failure
 
@@ -35,6 +36,18 @@ def collect(engine: Engine, count: int, limit_s: float = 600.0) -> dict[str, Rep
     while len(found) < count and time.monotonic() < end:
         found |= {report.worker: report for report in engine.wait(0.5)}
     return found
+
+
+def test_a_worker_runs_no_file_of_the_folder_it_is_started_in(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "json.py").write_text("raise SystemExit('a file of the current folder was run')")
+    monkeypatch.chdir(tmp_path)
+    engine = LocalEngine()
+    try:
+        start(engine, "a")
+        engine.submit("a", Act("echo", 1))
+        assert isinstance(collect(engine, 1)["a"], Returned)
+    finally:
+        engine.close()
 
 
 def test_the_whole_contract(engine: Any) -> None:

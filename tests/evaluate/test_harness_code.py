@@ -68,8 +68,13 @@ def test_code_is_not_run_without_consent_and_the_plan_gives_it(base: Path) -> No
 
 @pytest.mark.skipif(why_not("own") is not None, reason="no walls of our own here")
 def test_a_metric_that_runs_programs_itself_does_so_behind_walls(base: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Also where packages are looked for in /tmp, which programs write to and do not read."""
-    monkeypatch.setattr(sys, "path", [*sys.path, "/tmp"])  # the last one: files of others there are not imported
+    """Also where packages are looked for above /tmp, which programs write to and do not read.
+
+    Its process imports nothing from the folder that Prism is used in, where others may have left files.
+    """
+    monkeypatch.setattr(sys, "path", [*sys.path, "/"])
+    (base / "json.py").write_text("raise SystemExit('a file of the current folder was run')")
+    monkeypatch.chdir(base)
     dataset = make_dataset(base, confirm_run_unsafe_code=True)
     outputs = [{"replies": [["generate_until", 0, ""]]} for _ in range(5)]
     scores = open_adapter("lm-eval").score(dataset, Bench(), outputs, 0)

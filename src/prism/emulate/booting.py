@@ -71,7 +71,7 @@ class Boot:
         environment["PYTORCH_NVML_BASED_CUDA_CHECK"] = "1"
         with self._log.open("wb") as stream:
             self._process = subprocess.Popen(
-                [sys.executable, "-m", "prism.emulate.inside.entry", *script],
+                [sys.executable, "-P", "-m", "prism.emulate.inside.entry", *script],
                 env=environment,
                 stdout=stream,
                 stderr=subprocess.STDOUT,
@@ -152,7 +152,7 @@ class Boot:
     def _start_alone(self, plan: Path, log: Path) -> Process:
         with log.open("ab") as stream:
             return subprocess.Popen(
-                [sys.executable, "-m", "prism.emulate.inside.entry", *self._script],
+                [sys.executable, "-P", "-m", "prism.emulate.inside.entry", *self._script],
                 env=_environment(plan),
                 stdout=stream,
                 stderr=subprocess.STDOUT,

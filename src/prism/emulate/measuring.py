@@ -28,7 +28,7 @@ def measure_collectives(
     with tempfile.TemporaryDirectory(prefix="prism-") as scratch:
         asked, answer = Path(scratch) / "plan.json", Path(scratch) / "points.json"
         asked.write_text(json.dumps(asdict(plan)))
-        command = [sys.executable, "-m", "prism.emulate.inside.measure", str(asked), str(answer)]
+        command = [sys.executable, "-P", "-m", "prism.emulate.inside.measure", str(asked), str(answer)]
         port = _free_port()
         processes = []
         for rank in range(num_ranks):

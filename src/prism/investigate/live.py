@@ -85,7 +85,7 @@ def _list_commands(job: LiveJob) -> list[tuple[str, list[str]]]:
     if job.hosts:
         options = ["-o", "BatchMode=yes", "-o", "ConnectTimeout=10"]
         return [(h, ["ssh", *options, h, "python3", "-", *words, "all"]) for h in job.hosts]
-    return [("this host", [sys.executable, "-", *words])]
+    return [("this host", [sys.executable, "-P", "-", *words])]
 
 
 def _slurm_hosts(job: str) -> list[str]:

@@ -29,7 +29,7 @@ _BROWSERS = ("chromium", "chromium-browser", "google-chrome", "chrome")
 @contextmanager
 def serving(folder: Path, port: int) -> Iterator[str]:
     """Run `prism serve` on the folder; yields its address."""
-    command = [sys.executable, "-m", "prism", "serve", str(folder), "--port", str(port), "--no-token", "--quiet"]
+    command = [sys.executable, "-P", "-m", "prism", "serve", str(folder), "--port", str(port), "--no-token", "--quiet"]
     with tempfile.TemporaryFile() as log:
         process = subprocess.Popen(command, stdout=log, stderr=log)
         try:

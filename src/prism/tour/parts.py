@@ -128,7 +128,7 @@ def run_part(part: Part, folder: Path) -> Stop:
 def call(words: tuple[str, ...]) -> list[str]:
     """The JSON lines that a command prints; its error message if it fails."""
     at = words.index("--") if "--" in words else len(words)
-    command = [sys.executable, "-m", "prism", *words[:at], "--json", *words[at:]]
+    command = [sys.executable, "-P", "-m", "prism", *words[:at], "--json", *words[at:]]
     done = subprocess.run(command, capture_output=True, text=True)
     if done.returncode:
         told = [line for line in done.stderr.splitlines() if line.strip()]

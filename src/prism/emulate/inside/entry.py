@@ -139,6 +139,7 @@ def _run_script(command: list[str]) -> tuple[str, str]:
     try:
         if command[0] == "-m":
             sys.argv = command[1:]
+            sys.path.insert(0, str(Path.cwd()))
             runpy.run_module(command[1], run_name="__main__", alter_sys=True)
         else:
             sys.argv = command

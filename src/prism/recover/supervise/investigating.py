@@ -13,7 +13,7 @@ _TIMEOUT_S = 600.0
 
 def start_investigation(folder: Path) -> threading.Thread:
     """Write investigation.json and .html into the attempt's folder; the restart does not wait for it."""
-    command = [sys.executable, "-m", "prism", "investigate", str(folder), "--output", str(folder), "--quiet"]
+    command = [sys.executable, "-P", "-m", "prism", "investigate", str(folder), "--output", str(folder), "--quiet"]
 
     def run() -> None:
         # A folder without evidence, a full disk or a slow tool must never touch the job.

@@ -43,7 +43,7 @@ def score_behind_walls(dataset: Dataset, outputs: Sequence[Record], first: int) 
     known = {k: v for k, v in os.environ.items() if k in _KEPT or k.startswith(_KEPT_STARTS)}
     given = {"dataset": asdict(dataset), "outputs": list(outputs), "first": first}
     done = subprocess.run(
-        [sys.executable, "-W", "ignore", "-c", f"from {__name__} import main; main()"],
+        [sys.executable, "-P", "-W", "ignore", "-c", f"from {__name__} import main; main()"],
         input=json.dumps(given),
         capture_output=True,
         text=True,

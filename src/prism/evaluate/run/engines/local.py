@@ -42,7 +42,7 @@ class LocalEngine:
         gpus = {"CUDA_VISIBLE_DEVICES": ",".join(map(str, spec.gpus))}
         with theirs, self._log.open("ab") as printed:
             self._processes[spec.id] = subprocess.Popen(
-                [sys.executable, "-m", "prism.evaluate.run.engines.local_worker", str(theirs.fileno()), spec.id],
+                [sys.executable, "-P", "-m", "prism.evaluate.run.engines.local_worker", str(theirs.fileno()), spec.id],
                 pass_fds=[theirs.fileno()],
                 stdin=subprocess.DEVNULL,
                 stdout=printed,

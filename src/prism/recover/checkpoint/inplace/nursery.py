@@ -86,11 +86,11 @@ def run_program(words: list[str]) -> None:
         sys.modules["numpy"].random.seed()
     if words[0] == "-m":
         sys.argv = words[1:]
-        sys.path[0] = str(Path.cwd())
+        sys.path.insert(0, str(Path.cwd()))
         runpy.run_module(words[1], run_name="__main__", alter_sys=True)
     else:
         sys.argv = words
-        sys.path[0] = str(Path(words[0]).resolve().parent)
+        sys.path.insert(0, str(Path(words[0]).resolve().parent))
         runpy.run_path(words[0], run_name="__main__")
 
 

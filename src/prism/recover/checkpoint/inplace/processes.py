@@ -99,7 +99,7 @@ class ForkedHost(Host):
     def __init__(self, program: list[str], address: str, index: int) -> None:
         super().__init__(address, index)
         self._connection, there = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        command = [sys.executable, "-m", f"{__package__}.nursery", str(there.fileno()), *program]
+        command = [sys.executable, "-P", "-m", f"{__package__}.nursery", str(there.fileno()), *program]
         self._nursery = subprocess.Popen(command, pass_fds=[there.fileno()])
         there.close()
         self._connection.setblocking(False)
