@@ -18,7 +18,8 @@ ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT / "src"))
 
 from emulate_turns import Dismissed, Gate, pin  # noqa: E402
-from prism.emulate.inside.measure import Bench, join_groups, list_points, read_plan  # noqa: E402
+from prism.emulate.inside.measure import Bench, join_groups, list_points  # noqa: E402
+from prism.emulate.inside.measure_plan import read_plan  # noqa: E402
 
 
 def main() -> None:

@@ -28,7 +28,7 @@ from machine import describe_machine  # noqa: E402
 from prism.emulate.capture import Capture, cut_all, read_capture  # noqa: E402
 from prism.emulate.capturing import CaptureConfig, capture_job  # noqa: E402
 from prism.emulate.families import find_families  # noqa: E402
-from prism.emulate.inside.measure import MeasurePlan, Wanted  # noqa: E402
+from prism.emulate.inside.measure_plan import MeasurePlan, Wanted  # noqa: E402
 from prism.emulate.inside.plan import RunPlan  # noqa: E402
 from prism.emulate.launch import LaunchConfig, run_ranks  # noqa: E402
 

@@ -153,6 +153,20 @@ def test_import_and_help_load_nothing_heavy() -> None:
     assert done.stdout.strip() == "[]"
 
 
+@pytest.mark.parametrize(
+    ("code", "heavy"),
+    [
+        ("import prism.emulate as e; [getattr(e, name) for name in e.__all__]", "torch"),
+        ("import prism.recover.checkpoint.inplace.__main__", "torch._dynamo torch.distributed.checkpoint"),
+    ],
+)
+def test_what_starts_training_programs_loads_nothing_of_theirs(code: str, heavy: str) -> None:
+    """Torch with its compiler takes seconds, and both start beside programs that load it anyway."""
+    code += f"; import sys; print([m for m in {heavy.split()} if m in sys.modules])"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"
+
+
 def test_the_public_names_are_those_we_promise_and_all_load() -> None:
     promised = (ROOT / "tests" / "public_names.txt").read_text().split()
     assert sorted(prism.__all__) == promised

@@ -9,7 +9,8 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from prism.emulate.inside.measure import Bench, MeasurePlan, Wanted
+from prism.emulate.inside.measure import Bench
+from prism.emulate.inside.measure_plan import MeasurePlan, Wanted
 
 PAGE = 4096
 SIZE = 4 << 20

@@ -10,7 +10,7 @@ from captured import capture, entry
 
 from prism.emulate import this_host
 from prism.emulate.families import find_families
-from prism.emulate.inside.measure import MeasurePlan
+from prism.emulate.inside.measure_plan import MeasurePlan
 from prism.emulate.predict import choose_costs
 from prism.emulate.this_host import HostConfig, calibrate_this_host, count_running, list_needed
 from prism.errors import PrismError

@@ -6,7 +6,7 @@ import os
 
 import polars as pl
 
-from prism.emulate.inside.measure import KINDS, MeasurePlan, Wanted
+from prism.emulate.inside.measure_plan import KINDS, MeasurePlan, Wanted
 from prism.emulate.measuring import measure_collectives
 from prism.errors import BadConfigError
 from prism.simulate.calibration import Calibration, calibration_of

@@ -13,7 +13,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from prism.emulate.inside.measure import MeasurePlan
+from prism.emulate.inside.measure_plan import MeasurePlan
 from prism.emulate.launch import choose_core
 from prism.errors import BadConfigError, PrismError
 

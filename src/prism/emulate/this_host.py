@@ -15,7 +15,7 @@ import polars as pl
 
 from prism.emulate.capture import Capture
 from prism.emulate.families import Families
-from prism.emulate.inside.measure import KINDS, MeasurePlan, Wanted
+from prism.emulate.inside.measure_plan import KINDS, MeasurePlan, Wanted
 from prism.emulate.measuring import measure_collectives
 from prism.errors import PrismError
 from prism.simulate.calibration import Calibration, calibration_of, read_calibration, write_calibration

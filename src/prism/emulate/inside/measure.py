@@ -15,6 +15,8 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from prism.emulate.inside.measure_plan import MeasurePlan, Point, read_plan
+
 _CACHE_BYTES = 8 << 20  # training finds its buffers cold, so the cache is emptied between repetitions
 _BURST_S = 0.004  # a few of the kernel's time slices
 _FEWEST_ROUNDS = 4
@@ -22,45 +24,6 @@ _ONE_WAY = ("send", "broadcast")  # who sends is free early; otherwise each rank
 # torch 2.13 renamed these.
 _gather_into: Any = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
 _scatter_into: Any = getattr(dist, "reduce_scatter_single", None) or dist.reduce_scatter_tensor
-KINDS = ("all_reduce", "all_gather", "reduce_scatter", "broadcast", "all_to_all", "send", "barrier")
-
-
-@dataclass(frozen=True, slots=True)
-class Wanted:
-    """One collective to time, over groups of this many ranks."""
-
-    kind: str
-    num_ranks: int
-    bytes: int
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MeasurePlan:
-    """What to time and how long to try."""
-
-    backend: str
-    wanted: tuple[Wanted, ...]
-    repetitions: int = 25
-    budget_s: float = 60.0
-
-
-@dataclass(frozen=True, slots=True)
-class Point:
-    """One measured collective, as CALIBRATION has it."""
-
-    backend: str
-    kind: str
-    num_ranks: int
-    num_hosts: int
-    bytes: int
-    duration_ns: int
-
-
-def read_plan(path: Path) -> MeasurePlan:
-    """The plan that the launcher wrote."""
-    document = json.loads(path.read_text())
-    document["wanted"] = tuple(Wanted(**wanted) for wanted in document["wanted"])
-    return MeasurePlan(**document)
 
 
 def main() -> None:

@@ -12,11 +12,10 @@ import json
 import time
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
-import torch
-
-from prism.emulate.inside.exchange import Exchange
+if TYPE_CHECKING:  # the command reads this file too, and it needs no torch
+    from prism.emulate.inside.exchange import Exchange
 
 _SPIN_NS = 150_000  # time.sleep overshoots by up to this much, so the rest is spun
 _SLOTS = 1 << 16
@@ -155,6 +154,8 @@ class StreamPacer:
 
     def put(self, rule: Rule, op: int, lane: str) -> None:
         """Launch the kernel that waits."""
+        import torch
+
         if self._kernel is None:
             self._kernel = torch.cuda._compile_kernel(_HOLD_SOURCE, "hold")
             self._ends = torch.zeros(_SLOTS, dtype=torch.int64, device="cuda")
