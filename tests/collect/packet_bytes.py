@@ -59,6 +59,20 @@ def erspan3(frame: bytes, subheader: bool = False) -> bytes:
     return ethernet(ip4("192.0.2.1", "192.0.2.2", 47, struct.pack("!HHI", 0x1000, 0x22EB, 1) + head + frame))
 
 
+def vxlan(frame: bytes) -> bytes:
+    body = struct.pack("!II", 0x08000000, 42 << 8) + frame
+    return ethernet(ip4("192.0.2.1", "192.0.2.2", 17, udp(49152, 4789, body)))
+
+
+def geneve(frame: bytes) -> bytes:
+    body = struct.pack("!BBHI", 1, 0, 0x6558, 42 << 8) + bytes(4) + frame  # with one option of four bytes
+    return ethernet(ip4("192.0.2.1", "192.0.2.2", 17, udp(49152, 6081, body)))
+
+
+def mpls(packet: bytes) -> bytes:
+    return ethernet(struct.pack("!II", 0x00010040, 0x00020140) + packet, kind=0x8847)
+
+
 def pcap(
     packets: Sequence[Packet], *, big: bool = False, nano: bool = True, link: int = 1, snap: int = 1 << 16
 ) -> bytes:

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import bz2
 import contextlib
+import gzip
+import lzma
+import struct
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from packet_bytes import erspan2, erspan3, ethernet, ip4, ip6, pcap, pcapng, roce, tcp, udp
+from packet_bytes import erspan2, erspan3, ethernet, geneve, ip4, ip6, mpls, pcap, pcapng, roce, tcp, udp, vxlan
 
 from prism.collect import assembler as assembling
 from prism.collect.packet_files import read_packets
@@ -220,8 +224,16 @@ def test_sections_of_pcapng_may_follow_each_other(read):
         lambda body: (1, erspan2(ethernet(body))),
         lambda body: (1, erspan3(ethernet(body, vlans=1))),
         lambda body: (1, erspan3(ethernet(body), subheader=True)),
+        lambda body: (1, vxlan(ethernet(body, vlans=1))),
+        lambda body: (1, geneve(ethernet(body))),
+        lambda body: (1, mpls(body)),
+        lambda body: (1, ethernet(ip4("192.0.2.1", "192.0.2.2", 4, body))),
+        lambda body: (1, ethernet(ip6("fd00::1", "fd00::2", 4, body), kind=0x86DD)),
     ],
-    ids=["vlan", "qinq", "raw", "ipv4", "sll", "sll2", "null", "erspan2", "erspan3", "erspan3-subheader"],
+    ids=[
+        *("vlan", "qinq", "raw", "ipv4", "sll", "sll2", "null", "erspan2", "erspan3", "erspan3-subheader"),
+        *("vxlan", "geneve", "mpls", "ip-in-ip", "ip-in-ipv6"),
+    ],
 )
 def test_links_and_mirrors_are_unwrapped(read, wrap):
     link, data = wrap(ip4("10.0.0.1", "10.0.0.2", 17, roce(0x0A, 3, 0, 900, 900)))
@@ -242,6 +254,41 @@ def test_short_snapshots_keep_the_sizes(read):
     assert found.flows["bytes"].to_list() == [2058]
     segment = ethernet(ip4("10.0.0.1", "10.0.0.2", 6, tcp(1, 2, bytes(9000))))
     assert read(pcap([(T, segment)], snap=64)).flows["bytes"].to_list() == [9000]
+
+
+def test_packets_cut_inside_their_headers_are_counted_with_what_to_capture(read):
+    """A snapshot of 64 bytes ends inside the TCP header of IPv6."""
+    segment = ethernet(ip6("2001:db8::1", "2001:db8::2", 6, tcp(1, 2, bytes(9000))), kind=0x86DD)
+    found = read(pcap([(T, segment)], snap=64))
+    assert found.counts.malformed == {
+        "packets cut inside their headers; capture at least 128 bytes of each (tcpdump -s 128)": 1
+    }
+
+
+@pytest.mark.parametrize(("packets", "num"), [([], 0), ([(T, ethernet(bytes(40), kind=0x8915))], 1)])
+def test_a_capture_without_data_over_ip_says_so(read, packets, num):
+    assert f"none of its {num} packets carries data over IP" in read(pcap(packets)).notes[0]
+
+
+@pytest.mark.parametrize(("ending", "pack"), [("gz", gzip.compress), ("xz", lzma.compress), ("bz2", bz2.compress)])
+def test_a_capture_may_be_compressed(tmp_path, ending, pack):
+    path = tmp_path / f"x.pcap.{ending}"
+    path.write_bytes(pack(pcap(write_message(1, 0, 500, T))))
+    assert read_packets(path).flows["bytes"].to_list() == [500]
+
+
+@pytest.mark.parametrize("version", [5, 9, 10])
+def test_captured_exports_are_recognised_on_any_port(tmp_path, version):
+    datagram = {
+        5: struct.pack("!HHIIIIBBH", 5, 1, 1000, 1_700_000_000, 0, 0, 0, 0, 0) + bytes(48),
+        9: struct.pack("!HHIIII", 9, 1, 1000, 1_700_000_000, 0, 1) + struct.pack("!HHHHHH", 0, 12, 256, 1, 8, 4),
+        10: struct.pack("!HHIII", 10, 28, 1_700_000_000, 0, 1) + struct.pack("!HHHHHH", 2, 12, 256, 1, 8, 4),
+    }[version]
+    path = tmp_path / "exports.pcap"
+    path.write_bytes(pcap([(T, ethernet(ip4("10.0.0.1", "10.0.0.2", 17, udp(5000, 6000, datagram))))]))
+    assert "a capture of export datagrams" in read_packets(path).notes[0]
+    path.write_bytes(pcap([(T, ethernet(ip4("10.0.0.1", "10.0.0.2", 17, udp(5000, 6000, datagram + b"x"))))]))
+    assert read_packets(path).flows.height == 1
 
 
 def test_a_packet_whose_card_left_the_length_empty_is_as_long_as_on_the_wire(read):
@@ -270,7 +317,7 @@ def test_a_damaged_record_ends_the_reading_with_one_note(read):
     [
         (b"", "not a pcap"),
         (b"PAR1xxxx", "not a pcap"),
-        (b"\x1f\x8b\x08\x00", "compressed with gzip"),
+        (b"\x1f\x8b\x08\x00", "broken gzip file"),
         (pcap([], link=105), "link type 105"),
     ],
 )

@@ -154,6 +154,8 @@ def convert(
     if json:
         show_json({"schema": "prism.flows-convert/1", "output": str(output), "report": asdict(read.report)})
         return
+    for line in read.report.notes:
+        note(f"note: {line}")
     note(f"wrote {read.report.rows:,} flows to {output}")
 
 
@@ -237,7 +239,7 @@ def _render(summary: FlowSummary, read: FlowsRead) -> Table:
     span_s = (summary.end_ns - summary.start_ns) / 1e9 if summary.end_ns and summary.start_ns is not None else 0.0
     rows = [
         ("flows", f"{summary.rows:,} in {read.report.files:,} file{'s' if read.report.files != 1 else ''}"),
-        ("time span", f"{span_s:,.3f} s, from {_when(summary.start_ns)}"),
+        ("time span", f"{span_s:,.3f} s, from {_when(summary.start_ns)}" if summary.rows else "none"),
         ("endpoints", f"{summary.endpoints:,} in {summary.pairs:,} directed pairs"),
         ("traffic", f"{_size(summary.bytes)}" + (f", {summary.gbit_per_s:,.2f} Gbit/s" if summary.gbit_per_s else "")),
         ("busiest senders", ", ".join(f"{a} ({_size(b)})" for a, b in summary.busiest) or "none"),
@@ -250,11 +252,9 @@ def _render(summary: FlowSummary, read: FlowsRead) -> Table:
     return table(None, ("", ""), rows)
 
 
-def _when(ns: int | None) -> str:
+def _when(ns: int) -> str:
     from datetime import UTC, datetime
 
-    if ns is None:
-        return "nowhere"
     if ns < 10**17:
         return f"{ns / 1e9:,.3f} s (not a date)"
     return datetime.fromtimestamp(ns / 1e9, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")

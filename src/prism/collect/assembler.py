@@ -41,6 +41,10 @@ _EVENTS = {
     flow_table.TCP_AGAIN: "TCP packets sent again",
     flow_table.NOT_IP: "packets without payload or not IP",
 }
+_MALFORMED = {
+    flow_table.BROKEN_HEADERS: "packets with broken headers",
+    flow_table.CUT_HEADERS: "packets cut inside their headers; capture at least 128 bytes of each (tcpdump -s 128)",
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -144,8 +148,9 @@ class FlowAssembler:
         for place, name in _EVENTS.items():
             if self._tallies[place]:
                 self.counts.events[name] += int(self._tallies[place])
-        if self._tallies[flow_table.BROKEN_HEADERS]:
-            self.counts.malformed["packets with broken headers"] += int(self._tallies[flow_table.BROKEN_HEADERS])
+        for place, name in _MALFORMED.items():
+            if self._tallies[place]:
+                self.counts.malformed[name] += int(self._tallies[place])
         self._tallies[:] = 0
 
 

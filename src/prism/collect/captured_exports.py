@@ -17,6 +17,7 @@ from prism.collect.sflow import is_sflow
 
 _PORTS = frozenset({4739, 2055, 9995, 9996})  # where IPFIX and NetFlow are usually sent
 _VERSIONS = frozenset({b"\0\5", b"\0\x09", b"\0\x0a"})
+_HEADER_BYTES = {5: 24, 9: 20, 10: 16}  # of each version
 _MOST = 0.8  # share of a capture's packets that must be exports
 _FLUSH_BYTES = 16 << 20
 
@@ -54,8 +55,30 @@ def _find_exports(data: Bytes, index: Packets) -> Iterator[tuple[bytes, Sender, 
     for sender, number in zip(senders, wanted.tolist(), strict=True):
         begin, size = places[number]
         datagram = bytes(data[begin : begin + size])
-        if is_sflow(datagram) or (int(packets["dst_port"][number]) in _PORTS and datagram[:2] in _VERSIONS):
+        if is_sflow(datagram) or _is_export(datagram, int(packets["dst_port"][number])):
             yield datagram, (sender, int(packets["src_port"][number])), int(index["time_ns"][number])
+
+
+def _is_export(datagram: bytes, port: int) -> bool:
+    """Whether a datagram is of IPFIX or NetFlow: by its port, or on other ports by the lengths that it states."""
+    if datagram[:2] not in _VERSIONS:
+        return False
+    if port in _PORTS:
+        return True
+    version, stated = datagram[1], int.from_bytes(datagram[2:4], "big")
+    if version == 5:
+        return stated > 0 and len(datagram) == _HEADER_BYTES[5] + 48 * stated
+    if version == 10 and stated != len(datagram):
+        return False
+    at = _HEADER_BYTES[version]
+    if at >= len(datagram):
+        return False
+    while at + 4 <= len(datagram):
+        size = int.from_bytes(datagram[at + 2 : at + 4], "big")
+        if size < 4:
+            return False
+        at += size
+    return at == len(datagram)
 
 
 @njit(cache=True, nogil=True)

@@ -12,7 +12,7 @@ import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
-from prism.collect.packets import BROKEN, ROCE, SKIPPED, Packets
+from prism.collect.packets import BROKEN, CUT, ROCE, SKIPPED, Packets
 
 Table = NDArray[np.void]
 Counts = NDArray[np.int64]
@@ -37,10 +37,21 @@ COMPLETE = np.dtype(
 )  # fmt: skip
 
 # Places in the counts array, and what is told of them.
-NUM_COUNTS = 11
-(BROKEN_HEADERS, NOT_IP, ACKS, NAKS, CNPS, RETRANSMITTED, PSN_GAPS, CUT_MESSAGES, HEADLESS, REQUESTS, TCP_AGAIN) = (
-    range(NUM_COUNTS)
-)
+NUM_COUNTS = 12
+(
+    BROKEN_HEADERS,
+    CUT_HEADERS,
+    NOT_IP,
+    ACKS,
+    NAKS,
+    CNPS,
+    RETRANSMITTED,
+    PSN_GAPS,
+    CUT_MESSAGES,
+    HEADLESS,
+    REQUESTS,
+    TCP_AGAIN,
+) = range(NUM_COUNTS)
 
 MESSAGE_IDLE_NS = 1_000_000_000  # A message whose next packet is missing for so long has lost its end.
 _FAR_BACK = 16_384  # packets; a PSN further back than a retransmission reaches is a queue pair started anew
@@ -227,8 +238,8 @@ def gather(
     while i < packets.size and used * 2 < table.size:
         p = packets[i]
         i += 1
-        if p.kind == BROKEN:
-            counts[BROKEN_HEADERS] += 1
+        if p.kind == BROKEN or p.kind == CUT:
+            counts[BROKEN_HEADERS if p.kind == BROKEN else CUT_HEADERS] += 1
             continue
         if p.kind == SKIPPED:
             counts[NOT_IP] += 1

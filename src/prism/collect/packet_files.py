@@ -43,7 +43,10 @@ def read_packets(path: str | Path, config: BurstConfig | None = None) -> Packets
     frames = [assembler.take(data, index) for data, index in capture.batches()]
     frames.append(assembler.finish())
     flows = join_torn(pl.concat(frames), _PATIENCE * config.gap_ns)
-    return PacketsRead(flows=flows, counts=assembler.counts, notes=tuple(capture.notes))
+    notes = tuple(capture.notes)
+    if not flows.height and not notes:
+        notes = (f"{path}: none of its {assembler.counts.received:,} packets carries data over IP",)
+    return PacketsRead(flows=flows, counts=assembler.counts, notes=notes)
 
 
 def _read_exports(capture: Capture) -> PacketsRead:

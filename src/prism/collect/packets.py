@@ -28,16 +28,16 @@ PACKET = np.dtype(
     align=True,
 )  # fmt: skip
 
-SKIPPED, PLAIN, ROCE, BROKEN = 0, 1, 2, 3
-"""Kinds: not IP or nothing carried; TCP, UDP or other IP; RoCEv2; cut or inconsistent headers."""
+SKIPPED, PLAIN, ROCE, BROKEN, CUT = 0, 1, 2, 3, 4
+"""Kinds: not IP or nothing carried; TCP, UDP or other IP; RoCEv2; inconsistent headers; headers that were not kept."""
 
 # Link types (tcpdump.org/linktypes.html).
 NULL, ETHERNET, RAW_BSD, RAW_OPENBSD, RAW, LOOP, SLL, IPV4, IPV6, SLL2 = 0, 1, 12, 14, 101, 108, 113, 228, 229, 276
 LINK_TYPES = frozenset({NULL, ETHERNET, RAW_BSD, RAW_OPENBSD, RAW, LOOP, SLL, IPV4, IPV6, SLL2})
 
-_ROCE_PORT = 4791
+_ROCE_PORT, _VXLAN_PORT, _GENEVE_PORT = 4791, 4789, 6081
 _BTH_BYTES, _ICRC_BYTES = 12, 4
-_MAX_LAYERS = 3  # of mirroring (ERSPAN) that are unwrapped
+_MAX_LAYERS = 3  # of tunnels and mirroring (ERSPAN) that are unwrapped
 
 
 @njit(cache=True, nogil=True)
@@ -61,12 +61,26 @@ def _u64(data: Bytes, at: int) -> Any:
 
 
 @njit(cache=True, nogil=True)
+def _past_labels(data: Bytes, at: int, end: int) -> Any:
+    """From the first MPLS label to the IP header; -1 where the labels carry something else."""
+    while at + 5 <= end:
+        is_last = data[at + 2] & 1
+        at += 4
+        if is_last:
+            version = data[at] >> 4
+            return at if version == 4 or version == 6 else -1
+    return -1
+
+
+@njit(cache=True, nogil=True)
 def _past_ethertype(data: Bytes, at: int, end: int) -> Any:
-    """From an ethertype field, over VLAN tags, to the IP header; -1 where no IP follows."""
+    """From an ethertype field, over VLAN tags and MPLS labels, to the IP header; -1 where no IP follows."""
     while at + 2 <= end:
         kind = _u16(data, at)
         if kind == 0x0800 or kind == 0x86DD:
             return at + 2
+        if kind == 0x8847 or kind == 0x8848:
+            return _past_labels(data, at + 2, end)
         if kind != 0x8100 and kind != 0x88A8 and kind != 0x9100:
             return -1
         at += 4
@@ -115,6 +129,34 @@ def _unwrap_gre(data: Bytes, at: int, end: int) -> tuple[Any, Any]:
     if kind == 0x0800 or kind == 0x86DD:
         return body, RAW
     return body, -1
+
+
+@njit(cache=True, nogil=True)
+def _unwrap_udp(data: Bytes, at: int, end: int) -> tuple[Any, Any]:
+    """What VXLAN or Geneve carries: where it begins and its link type; link -1 for all other UDP."""
+    port = _u16(data, at + 2) if at + 16 <= end else 0
+    if port == _VXLAN_PORT and data[at + 8] & 0x08:
+        return at + 16, ETHERNET
+    if port == _GENEVE_PORT and data[at + 8] >> 6 == 0:
+        body = at + 16 + np.int64(data[at + 8] & 0x3F) * 4
+        kind = _u16(data, at + 10)
+        if kind == 0x6558:
+            return body, ETHERNET
+        if kind == 0x0800 or kind == 0x86DD:
+            return body, RAW
+    return at, -1
+
+
+@njit(cache=True, nogil=True)
+def _unwrap(data: Bytes, at: int, end: int, protocol: int) -> tuple[Any, Any]:
+    """What the body of an IP packet carries if it is a tunnel's: where that begins and its link type; else link -1."""
+    if protocol == 47:
+        return _unwrap_gre(data, at, end)
+    if protocol == 4 or protocol == 41:
+        return at, RAW
+    if protocol == 17:
+        return _unwrap_udp(data, at, end)
+    return at, -1
 
 
 @njit(cache=True, nogil=True)
@@ -252,14 +294,14 @@ def _read_packet(data: Bytes, at: int, end: int, length: int, link: int, out: An
             break
         if body < 0:
             break
-        if protocol == 47 and not is_tail:
-            at, link = _unwrap_gre(data, body, end)
+        if not is_tail:
+            at, link = _unwrap(data, body, end, protocol)
             if link >= 0:
                 continue
-        elif not is_tail:
-            _read_transport(data, body, end, protocol, num_bytes, out)
-            return
-        # A later fragment has no ports, and some tunnels are not looked into.
+            if protocol != 47:
+                _read_transport(data, body, end, protocol, num_bytes, out)
+                return
+        # A later fragment has no ports, and not all that GRE carries is looked into.
         out.protocol = protocol
         out.payload = num_bytes
         out.kind = PLAIN
@@ -277,3 +319,5 @@ def dissect(data: Bytes, index: Packets, out: Packets) -> None:
         start = entry.offset
         end = min(start + np.int64(entry.captured), np.int64(data.size))
         _read_packet(data, start, end, np.int64(entry.length), np.int64(entry.link), packet)
+        if packet.kind == BROKEN and entry.captured < entry.length:
+            packet.kind = CUT

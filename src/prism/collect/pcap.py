@@ -1,4 +1,4 @@
-"""Capture files: pcap and pcapng of either byte order, walked by compiled code over the mapped file."""
+"""Capture files: pcap and pcapng of either byte order, compressed or not, walked by compiled code."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from prism.collect.packets import INDEX, LINK_TYPES, Bytes, Packets
 from prism.errors import BadFileError
+from prism.records.compression import is_compressed, unpack
 
 _MAX_PACKET_BYTES = 1 << 20  # Larger is damage: the largest segment a card is handed is 512 KiB.
 _BATCH = 1 << 16  # packets handed on at once
@@ -22,7 +23,6 @@ FULL, DONE, CUT, DAMAGED, SPECIAL = 0, 1, 2, 3, 4
 
 _PCAP_TICKS = {b"\xa1\xb2\xc3\xd4": 1_000, b"\xa1\xb2\x3c\x4d": 1}
 _PCAPNG = b"\x0a\x0d\x0d\x0a"
-_COMPRESSED = {b"\x1f\x8b": "gzip", b"\x28\xb5": "zstd", b"\xfd\x37": "xz"}
 
 
 @dataclass(slots=True)
@@ -39,9 +39,9 @@ class Capture:
             self._data = np.memmap(self.path, np.uint8, "r") if size else self._data
         except OSError as error:
             raise BadFileError(f"{self.path}: cannot be read ({error.strerror}); check the path") from None
+        if is_compressed(bytes(self._data[:8])):
+            self._data = np.frombuffer(unpack(self.path), np.uint8)
         head = bytes(self._data[:4])
-        if head[:2] in _COMPRESSED:
-            raise BadFileError(f"{self.path}: compressed with {_COMPRESSED[head[:2]]}; decompress it first")
         if head != _PCAPNG and head not in _PCAP_TICKS and head[::-1] not in _PCAP_TICKS:
             raise BadFileError(f"{self.path} byte 0: not a pcap or pcapng file; write one with tcpdump -w")
 
