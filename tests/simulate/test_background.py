@@ -8,9 +8,12 @@ import pytest
 from max_min import max_min_rates
 from test_contention import CAPACITY, COSTS, ONE_NIC, SIZE, price, senders
 
+from prism.cli.main import main
 from prism.errors import InputError
 from prism.simulate import Cluster, ClusterCosts, GraphBuilder, LinearCosts, Plan, SolveConfig, apply_change
 from prism.simulate.cluster import Fabric, Nics
+from prism.simulate.cluster_file import write_cluster
+from prism.simulate.graph import save_graph
 from prism.simulate.links import FlowLinks, link_capacities, link_number
 from prism.simulate.what_if.background import LinkLoad, add_background, measure_background
 from prism.simulate.what_if.comparison import solve_plan
@@ -118,6 +121,28 @@ def test_loads_are_measured_from_the_flows_of_other_jobs():
     assert found == pytest.approx(expected)
     held = add_background(LEAVES, measure_background(flows, topology, LEAVES))
     assert link_capacities(held)[0] == pytest.approx(0.6 * rate)
+
+
+def test_loads_are_measured_from_records_without_an_end():
+    topology = pl.DataFrame({"address": ["a", "b"], "host": ["n-0", "n-1"], "rail": [0, 0]})
+    flows = pl.DataFrame(
+        {"start_ns": [0, 1_000_000_000], "end_ns": [None, None], "src": ["a", "a"], "dst": ["b", "b"], "bytes": [1, 1]},
+        schema_overrides={"end_ns": pl.Int64},
+    )
+    assert measure_background(flows, topology, ONE_NIC)
+
+
+@pytest.mark.parametrize(("size", "code"), [(10**9, 0), (0, 2)])
+def test_the_command_reads_the_topology_that_the_other_commands_read(tmp_path, capsys, size, code):
+    save_graph(across([(0, 2)]), tmp_path / "graph")
+    write_cluster(LEAVES, tmp_path / "leaves.yaml")
+    (tmp_path / "topology.csv").write_text("address,host,rail,switch\n10.0.0.1,n-1,0,leaf-0\n10.0.0.2,n-2,0,leaf-0\n")
+    (tmp_path / "others.csv").write_text(f"start_ns,end_ns,src,dst,bytes\n0,1000000000,10.0.0.1,10.0.0.2,{size}\n")
+    files = ["--background", str(tmp_path / "others.csv"), "--topology", str(tmp_path / "topology.csv")]
+    with pytest.raises(SystemExit) as exit:
+        main(["simulate", str(tmp_path / "graph"), "--cluster", str(tmp_path / "leaves.yaml"), *files, "--json"])
+    assert exit.value.code == code
+    assert ("other jobs load" if size else "carry no bytes") in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

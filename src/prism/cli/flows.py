@@ -239,7 +239,7 @@ def _render(summary: FlowSummary, read: FlowsRead) -> Table:
     span_s = (summary.end_ns - summary.start_ns) / 1e9 if summary.end_ns and summary.start_ns is not None else 0.0
     rows = [
         ("flows", f"{summary.rows:,} in {read.report.files:,} file{'s' if read.report.files != 1 else ''}"),
-        ("time span", f"{span_s:,.3f} s, from {_when(summary.start_ns)}" if summary.rows else "none"),
+        ("time span", f"{span_s:,.3f} s, from {_when(summary.start_ns)}" if summary.start_ns is not None else "none"),
         ("endpoints", f"{summary.endpoints:,} in {summary.pairs:,} directed pairs"),
         ("traffic", f"{_size(summary.bytes)}" + (f", {summary.gbit_per_s:,.2f} Gbit/s" if summary.gbit_per_s else "")),
         ("busiest senders", ", ".join(f"{a} ({_size(b)})" for a, b in summary.busiest) or "none"),

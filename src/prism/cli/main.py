@@ -142,7 +142,7 @@ def _exit_code_of(error: Exception, arguments: list[str]) -> int:
     if verbosity.level > 0:
         note("".join(traceback.format_exception(error)).rstrip())
     if isinstance(error, OSError) and error.filename is not None and error.strerror:
-        fail(f"{error.filename}: {error.strerror}; check that it is there, is what the command needs and may be used")
+        fail(f"{error.filename}: {error.strerror}; check the path and its permissions")
         return 2
     left = write_crash_file(error, arguments)
     where = f"attach {left} to a report" if left is not None else "run again with -v to see where"

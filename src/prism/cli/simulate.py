@@ -126,8 +126,9 @@ def _cost_model(cluster: str | None, calibration: Path | None) -> Any:
 
 def _loads(costs: Any, background: list[Path] | None, topology: Path | None) -> Any:
     """What other jobs hold of the links, from their flow records."""
-    from prism.collect.topology_files import read_topology_sources
-    from prism.records import read_flows
+    from prism.collect import load_inputs
+    from prism.errors import BadFileError
+    from prism.records import TOPOLOGY, read_table
     from prism.simulate import ClusterCosts
     from prism.simulate.what_if.background import measure_background
 
@@ -135,7 +136,9 @@ def _loads(costs: Any, background: list[Path] | None, topology: Path | None) -> 
         return ()
     if topology is None or not isinstance(costs, ClusterCosts):
         raise typer.BadParameter("--background needs --topology (where its addresses are) and --cluster")
-    loads = measure_background(read_flows(background), read_topology_sources([topology]), costs.cluster)
+    loads = measure_background(load_inputs(background).flows, read_table(topology, TOPOLOGY), costs.cluster)
+    if not loads:
+        raise BadFileError(f"{background[0]}: the records of --background carry no bytes between the cluster's hosts")
     busiest = max(loads, key=lambda entry: entry.load)
     note(f"other jobs load {len(loads)} links; the busiest, {busiest.where}, by {busiest.load:.0%}")
     return loads

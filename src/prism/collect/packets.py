@@ -150,13 +150,14 @@ def _unwrap_udp(data: Bytes, at: int, end: int) -> tuple[Any, Any]:
 @njit(cache=True, nogil=True)
 def _unwrap(data: Bytes, at: int, end: int, protocol: int) -> tuple[Any, Any]:
     """What the body of an IP packet carries if it is a tunnel's: where that begins and its link type; else link -1."""
+    link = -1
     if protocol == 47:
-        return _unwrap_gre(data, at, end)
-    if protocol == 4 or protocol == 41:
-        return at, RAW
-    if protocol == 17:
-        return _unwrap_udp(data, at, end)
-    return at, -1
+        at, link = _unwrap_gre(data, at, end)
+    elif protocol == 17:
+        at, link = _unwrap_udp(data, at, end)
+    elif protocol == 4 or protocol == 41:
+        link = RAW
+    return at, link
 
 
 @njit(cache=True, nogil=True)

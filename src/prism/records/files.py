@@ -112,7 +112,7 @@ def recognise(path: Path) -> Format:
     except IsADirectoryError:
         raise BadFileError(f"{path}: is a folder; give the file itself") from None
     except OSError as error:
-        raise BadFileError(f"{path}: cannot be read ({error.strerror}); check its permissions") from None
+        raise BadFileError(f"{path}: cannot be read ({error.strerror}); check the path and its permissions") from None
     if size == 0:
         raise BadFileError(f"{path}: the file is empty; export it again")
     if compression.is_compressed(head):

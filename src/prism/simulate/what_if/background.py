@@ -87,7 +87,9 @@ def measure_background(flows: pl.DataFrame, topology: pl.DataFrame, cluster: Clu
     known = flows.join(seats, left_on="src", right_on="address").join(
         seats, left_on="dst", right_on="address", suffix="_to"
     )
-    span_ns = 0 if known.is_empty() else int(known["end_ns"].max()) - int(known["start_ns"].min())  # type: ignore[arg-type]
+    last = pl.max_horizontal("start_ns", "end_ns").max()  # Not every exporter states an end.
+    first_ns, last_ns = known.select(pl.col("start_ns").min(), last.alias("last")).row(0)
+    span_ns = 0 if known.is_empty() else last_ns - first_ns
     if span_ns <= 0:
         raise BadConfigError("no flow of the background joins two hosts of the topology")
     gpus = cluster.gpus_per_host // min(cluster.nics.count, cluster.gpus_per_host)
