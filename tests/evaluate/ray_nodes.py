@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import secrets
 import shutil
@@ -14,7 +15,7 @@ import time
 from dataclasses import dataclass, field
 from pathlib import Path
 
-_START_S = 120.0
+_START_S = 600.0
 
 
 @dataclass
@@ -75,6 +76,9 @@ class RayNodes:
             except subprocess.TimeoutExpired:
                 os.killpg(process.pid, signal.SIGKILL)
                 process.wait()
+        for pid in self._left():  # a start that failed half-way, or a node whose `ray start` was killed
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
         shutil.rmtree(self.folder, ignore_errors=True)
 
     def _temporary(self, node: int) -> Path:
@@ -100,6 +104,16 @@ class RayNodes:
         while "Ray runtime started" not in (told := (self.folder / f"log-{node}").read_text()):
             assert self.processes[-1].poll() is None and time.monotonic() < end, told
             time.sleep(0.1)
+
+    def _left(self) -> list[int]:
+        """Processes that still run with the environment of these nodes."""
+        ours = f"PRISM_SHELF={self.folder}/shelf-".encode()
+        found = []
+        for path in Path("/proc").glob("[0-9]*/environ"):
+            with contextlib.suppress(OSError):
+                if ours in path.read_bytes():
+                    found.append(int(path.parent.name))
+        return found
 
     @staticmethod
     def _raylets() -> dict[int, list[str]]:

@@ -218,7 +218,7 @@ def test_a_real_server_is_read_scored_scraped_and_alerted_about_once(tmp_path: P
 
 
 def _check_server(folder: Path, url: str) -> None:
-    _wait(lambda: urllib.request.urlopen(f"{url}/-/ready", timeout=5).status == 200)
+    _wait(lambda: urllib.request.urlopen(f"{url}/-/ready", timeout=60).status == 200)
     config = PrometheusConfig(step_s=86_400.0)
     found = read_prometheus(url, time.time() - 30 * 86_400, time.time(), ["n0", "n1"], config)
     assert set(found["serial"]) == {"n0", "n1"} and found["series"].n_unique() == 4
@@ -232,7 +232,7 @@ def _check_server(folder: Path, url: str) -> None:
     query = urllib.parse.urlencode({"query": "prism_predict_risk > 0.5"})
 
     def scraped() -> bool:
-        answer = json.load(urllib.request.urlopen(f"{url}/api/v1/query?{query}", timeout=5))
+        answer = json.load(urllib.request.urlopen(f"{url}/api/v1/query?{query}", timeout=60))
         return {row["metric"]["node"] for row in answer["data"]["result"]} == alerted
 
     _wait(scraped)

@@ -83,7 +83,7 @@ def run_service(folder: Path, *options: str, patience: tuple[float, float] | Non
 def _wait_until_up(address: str) -> None:
     for _ in range(6_000):
         try:
-            if httpx.get(f"{address}/healthz", timeout=5.0).status_code == 200:
+            if httpx.get(f"{address}/healthz", timeout=60.0).status_code == 200:
                 return
         except httpx.HTTPError:
             time.sleep(0.1)

@@ -224,18 +224,18 @@ def test_a_real_alertmanager_takes_an_alert_lists_its_link_and_sees_its_end(tmp_
     url = f"http://127.0.0.1:{port}"
     manager = subprocess.Popen(command, stderr=subprocess.DEVNULL)
     try:
-        wait_until(lambda: httpx.get(f"{url}/-/ready").status_code == 200)
+        wait_until(lambda: httpx.get(f"{url}/-/ready", timeout=60).status_code == 200)
         channel = Channel(name="am", type="alertmanager", url=url)
         alerter = Alerter(AlertConfig(channels=(channel,), public_url="https://prism.example.com"), tmp_path / "state")
         alerter.look([ROW], [])
         assert alerter.deliveries["am"].ok, alerter.deliveries["am"].why
-        (alert,) = httpx.get(f"{url}/api/v2/alerts").json()
+        (alert,) = httpx.get(f"{url}/api/v2/alerts", timeout=600).json()
         assert alert["labels"]["prism_job"] == "job-1" and alert["status"]["state"] == "active"
         assert alert["generatorURL"] == (
             "https://prism.example.com/job?key=watch~job-1&from=1780000004000000000&to=1780000016000000000"
         )
         alerter.look([], [])
-        wait_until(lambda: httpx.get(f"{url}/api/v2/alerts").json() == [])
+        wait_until(lambda: httpx.get(f"{url}/api/v2/alerts", timeout=60).json() == [])
     finally:
         manager.terminate()
         manager.wait(600)

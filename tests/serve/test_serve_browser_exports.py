@@ -168,5 +168,5 @@ def test_a_trace_arrives_in_perfettos_page(browser: Any, service: RunningService
     assert arrived["origin"] == service.address and arrived["fileName"].endswith(".perfetto-trace")
     import httpx
 
-    whole = httpx.get(f"{service.address}/api/trace", params={"key": "report~job-1"}).content
+    whole = httpx.get(f"{service.address}/api/trace", params={"key": "report~job-1"}, timeout=600).content
     assert base64.b64decode(arrived["bytes"]) == whole and len(whole) > 200

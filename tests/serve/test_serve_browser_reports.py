@@ -85,7 +85,7 @@ def test_risks_and_queues_of_the_newest_documents_are_on_the_live_page(
 def test_lost_time_is_money_where_a_price_is_given(browser: Any, service: RunningService) -> None:
     import httpx
 
-    lost_s = httpx.get(f"{service.address}/api/cluster").json()["counts"]["lost_gpu_seconds"]
+    lost_s = httpx.get(f"{service.address}/api/cluster", timeout=600).json()["counts"]["lost_gpu_seconds"]
     money = f"€{lost_s / 3600 * 2.5:.2g}"
     for page in ("/", "/live", "/job?key=report~job-1", "/history"):
         assert money in read_page(browser, service, page), (page, money)

@@ -136,5 +136,8 @@ def test_an_address_that_others_reach_asks_for_the_printed_token(served: Path) -
     token = "t" * 20
     with run_service(served, "--host", "0.0.0.0", "--token", token) as running:
         here = f"http://127.0.0.1:{running.port}"
-        assert httpx.get(f"{here}/api/version").status_code == 401
-        assert httpx.get(f"{here}/api/version", headers={"Authorization": f"Bearer {token}"}).status_code == 200
+        assert httpx.get(f"{here}/api/version", timeout=600).status_code == 401
+        assert (
+            httpx.get(f"{here}/api/version", headers={"Authorization": f"Bearer {token}"}, timeout=600).status_code
+            == 200
+        )

@@ -95,7 +95,10 @@ def test_a_change_is_told_when_every_worker_knows_of_it(served: tuple[Path, Runn
 def test_what_one_worker_writes_all_know(served_more: tuple[Path, RunningService]) -> None:
     _, service = served_more
     written = httpx.post(
-        f"{service.address}/api/annotations", json={"text": "a new cable", "at_ns": 1}, headers={"X-Prism-Write": "1"}
+        f"{service.address}/api/annotations",
+        json={"text": "a new cable", "at_ns": 1},
+        headers={"X-Prism-Write": "1"},
+        timeout=600,
     )
     assert written.status_code == 200
     for answer in ask_each(service.address, "/api/annotations"):
@@ -136,8 +139,11 @@ def test_a_worker_that_was_killed_is_started_again(served_more: tuple[Path, Runn
 def test_workers_end_when_their_keeper_was_killed_and_write_nothing_without_a_state(tmp_path: Path) -> None:
     with run_service(tmp_path, "--workers", "2") as service:
         workers = children(service.pid)
-        assert httpx.get(f"{service.address}/api/alerts").json()["writable"] is False
-        assert httpx.post(f"{service.address}/api/annotations", headers={"X-Prism-Write": "1"}).status_code == 405
+        assert httpx.get(f"{service.address}/api/alerts", timeout=600).json()["writable"] is False
+        assert (
+            httpx.post(f"{service.address}/api/annotations", headers={"X-Prism-Write": "1"}, timeout=600).status_code
+            == 405
+        )
         os.kill(service.pid, signal.SIGKILL)
         wait_until(lambda: not any(Path(f"/proc/{worker}").exists() for worker in workers))
     assert workers

@@ -319,7 +319,7 @@ def test_a_live_watch_serves_metrics_and_stops_cleanly_on_sigterm(tmp_path):
             sender.sendto(ipfix(template_set({256: BASIC}), a_set(256, record), sequence=sequence), ("127.0.0.1", port))
             sequence += 1
             try:
-                with urllib.request.urlopen(f"http://127.0.0.1:{metrics}/metrics", timeout=5) as answer:
+                with urllib.request.urlopen(f"http://127.0.0.1:{metrics}/metrics", timeout=60) as answer:
                     text = answer.read().decode()
             except OSError:
                 continue

@@ -229,7 +229,7 @@ def free_port() -> int:
 
 
 def ask(url: str) -> Any:
-    with urllib.request.urlopen(url, timeout=5) as answer:
+    with urllib.request.urlopen(url, timeout=60) as answer:
         return json.loads(answer.read())
 
 
