@@ -7,6 +7,7 @@ import logging
 import socket
 import time
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import ray
@@ -140,12 +141,14 @@ class RayEngine:
 
     def _connect(self) -> None:
         for attempt in range(1, _ATTEMPTS + 1):
+            before = _list_ray_children()
             try:
                 self._initialise()
                 return
             except Exception as error:  # Ray raises plain exceptions too
                 with contextlib.suppress(Exception):
                     ray.shutdown()
+                _end(_list_ray_children() - before)
                 # On a busy machine an embedded Ray may miss its own time limit.
                 if self._address is not None or attempt == _ATTEMPTS:
                     raise PrismError(_explain(error, self._address)) from None
@@ -174,6 +177,29 @@ class RayEngine:
         with contextlib.suppress(Exception):
             ray.shutdown()
         self._connect()
+
+
+def _list_ray_children() -> set[Any]:
+    """Processes of Ray that this process started, with theirs."""
+    import psutil  # Ray brings it along
+
+    folder = str(Path(ray.__file__).parent)
+    found = set()
+    for process in psutil.Process().children(recursive=True):
+        with contextlib.suppress(psutil.Error):
+            if any(folder in word for word in process.cmdline()):
+                found.add(process)
+    return found
+
+
+def _end(processes: set[Any]) -> None:
+    """End what a start that failed left running: Ray itself does so when we exit, and the next start would meet it."""
+    for process in processes:
+        with contextlib.suppress(Exception):  # it ended by itself
+            process.kill()
+    for process in processes:
+        with contextlib.suppress(Exception):
+            process.wait(_ANSWER_S)
 
 
 def _knock(address: str) -> None:
