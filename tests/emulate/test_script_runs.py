@@ -217,6 +217,29 @@ def test_jobs_that_cannot_be_put_together_say_why(what: str, error: type[Excepti
         _emulate(str(SCRIPTS / "trouble.py"), what)
 
 
+def test_a_script_that_resumes_from_what_its_first_run_saved_is_predicted_from_that_run(tmp_path: Path) -> None:
+    script = tmp_path / "train.py"
+    script.write_text(
+        "import os, torch, torch.distributed as dist\n"
+        "dist.init_process_group('gloo')\n"
+        f"path = '{tmp_path}/finished'\n"
+        "weight = torch.ones(8, requires_grad=True)\n"
+        "opt = torch.optim.SGD([weight])\n"
+        "dist.broadcast(weight.data, 0)\n"
+        "for step in range(0 if os.path.exists(path) else 6):\n"
+        "    weight.sum().backward()\n"
+        "    dist.all_reduce(weight.grad)\n"
+        "    opt.step()\n"
+        "    if step == 5:\n"
+        "        open(path, 'w').close()\n"
+        "dist.barrier()\n"
+    )
+    notes: list[str] = []
+    emulation = _emulate(str(script), world=2, note=notes.append)
+    assert emulation.prediction.headline_ms > 0
+    assert any("as if it found its own checkpoint" in note for note in notes)
+
+
 def test_iterations_that_take_turns_are_a_unit_of_two() -> None:
     steps = _emulate(str(SCRIPTS / "trouble.py"), "order").prediction.steps
     assert steps.unit == 2

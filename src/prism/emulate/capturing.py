@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from prism.emulate.booting import Boot
 from prism.emulate.capture import Capture
 from prism.emulate.classes import choose_ranks
+from prism.emulate.comparing import name_ranks
 from prism.emulate.inside.plan import Routing, RunPlan
-from prism.emulate.launch import LaunchConfig, Launcher, boot_script, check_ranks
+from prism.emulate.launch import LaunchConfig, Launcher, boot_script, check_ranks, run_ranks
 from prism.emulate.mailbox import Recording
 from prism.emulate.survey import Survey, SurveyConfig, Surveyor, classify
 from prism.errors import BadConfigError
@@ -58,13 +59,10 @@ class CaptureRun:
 def capture_job(config: CaptureConfig) -> CaptureRun:
     """Run the representatives of all classes and return what they recorded."""
     launch, base = config.launch, base_plan(config)
+    if config.ranks:
+        run = run_ranks(launch, replace(base, in_step=len(config.ranks) > 1), config.ranks)
+        return CaptureRun(captures=run.captures, recording=run.recording)
     with boot_script(launch, base) as (boot, folder):
-        if config.ranks:
-            plan = replace(base, live_ranks=config.ranks, in_step=len(config.ranks) > 1)
-            launcher = Launcher(boot, launch, plan, folder)
-            captures = launcher.run(config.ranks)
-            check_ranks(launcher, captures)
-            return CaptureRun(captures=captures, recording=launcher.recording)
         config.note(f"booting the script once for {launch.world_size} ranks")
         survey = Surveyor(boot, folder, launch, base, _survey_config(config)).run()
         return _capture(config, survey, boot, folder)
@@ -78,7 +76,7 @@ def _capture(config: CaptureConfig, survey: Survey, boot: Boot, folder: Path) ->
     check = config.check_symmetry and not config.quick
     ranks = choose_ranks(classes, check=check, company=0 if on_gpu else _company(config))
     kinds = len(classes.kinds())
-    config.note(f"{kinds} kind{'s' if kinds > 1 else ''} of ranks; capturing ranks {_list(ranks)}")
+    config.note(f"{kinds} kind{'s' if kinds > 1 else ''} of ranks; capturing {name_ranks(ranks)}")
     plan = replace(
         base_plan(config),
         live_ranks=tuple(ranks),
@@ -91,9 +89,21 @@ def _capture(config: CaptureConfig, survey: Survey, boot: Boot, folder: Path) ->
     captures = launcher.run([rank for rank in ranks if rank not in survey.measured])
     check_ranks(launcher, captures)
     captures = {**{rank: survey.measured[rank] for rank in ranks if rank in survey.measured}, **captures}
+    if _made_no_step(captures, survey.captures):
+        config.note(
+            "the script made no step when it ran again, as if it found its own checkpoint: times are of its first "
+            "run, and memory is at least what is shown; remove what it wrote before the next emulation"
+        )
+        captures = {r: replace(survey.captures[r], memory=captures[r].memory) for r in captures if r in survey.captures}
     recording = survey.recording
     recording.absorb(launcher.recording)
     return CaptureRun(captures=captures, recording=recording, survey=survey)
+
+
+def _made_no_step(captures: Mapping[int, Capture], surveyed: Mapping[int, Capture]) -> bool:
+    """Whether all ranks that made steps in the survey made none when they ran again."""
+    stepping = [rank for rank in captures if rank in surveyed and surveyed[rank].num_steps]
+    return bool(stepping) and not any(captures[rank].num_steps for rank in stepping)
 
 
 def _survey_config(config: CaptureConfig) -> SurveyConfig:
@@ -130,8 +140,3 @@ def _company(config: CaptureConfig) -> int:
     if config.company is not None:
         return config.company
     return min(len(os.sched_getaffinity(0)), config.launch.gpus_per_node, config.launch.world_size)
-
-
-def _list(ranks: list[int]) -> str:
-    shown = ", ".join(map(str, ranks[:8]))
-    return shown if len(ranks) <= 8 else f"{shown} and {len(ranks) - 8} more"

@@ -300,10 +300,11 @@ def boot_script(config: LaunchConfig, base: RunPlan) -> Iterator[tuple[Boot, Pat
             boot.close()
 
 
-def run_ranks(config: LaunchConfig, base: RunPlan, ranks: Sequence[int], recording: Recording | None = None) -> Run:
+def run_ranks(config: LaunchConfig, base: RunPlan, ranks: Sequence[int]) -> Run:
     """Boot the script, run live ranks and return what they recorded."""
-    with boot_script(config, replace(base, live_ranks=tuple(ranks))) as (boot, folder):
-        launcher = Launcher(boot, config, replace(base, live_ranks=tuple(ranks)), folder, recording=recording)
+    plan = replace(base, live_ranks=tuple(ranks))
+    with boot_script(config, plan) as (boot, folder):
+        launcher = Launcher(boot, config, plan, folder)
         captures = launcher.run(ranks)
         check_ranks(launcher, captures)
         return Run(captures=captures, recording=launcher.recording)
