@@ -16,6 +16,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from prism.emulate.inside import contents
+from prism.emulate.inside.arguments import check_list, check_splits, check_whole
 from prism.emulate.inside.calling_group import CallingGroup
 from prism.emulate.inside.contents import is_control, size_of
 from prism.emulate.inside.recorder import find_source
@@ -64,6 +65,7 @@ class VirtualGroup(CallingGroup):
     def allgather(self, outputs: list[list[Tensor]], inputs: list[Tensor], opts: Any = None) -> VirtualWork:
         """Every member's tensor: live ones their own, the others that of their twin."""
         own, slots = inputs[0], outputs[0]
+        check_list("all_gather", slots, self.size())
         total = sum(map(size_of, slots))
         meets = is_control(own) and self._peers.are_several
         meet = (lambda: self._peers.gather(own, slots)) if meets else None
@@ -72,6 +74,7 @@ class VirtualGroup(CallingGroup):
 
     def all_gather_single(self, output: Tensor, own: Tensor, opts: Any = None) -> VirtualWork:
         """The own shard in every place."""
+        check_whole("all_gather", output, own, self.size())
         meets = is_control(own) and self._peers.are_several and output.is_contiguous()
         meet = (lambda: self._peers.gather(own, list(output.view(-1).chunk(self.size())))) if meets else None
         apply = None if meets else lambda: contents.gather_into(output, own, self._position)
@@ -98,6 +101,7 @@ class VirtualGroup(CallingGroup):
 
     def reduce_scatter(self, outputs: list[Tensor], inputs: list[list[Tensor]], opts: Any = None) -> VirtualWork:
         """The own chunk as if every member held it."""
+        check_list("reduce_scatter", inputs[0], self.size())
         factor = contents.reduce_factor(_operator(opts), self.size())
 
         def apply() -> None:
@@ -117,6 +121,8 @@ class VirtualGroup(CallingGroup):
         self, outputs: list[Tensor], inputs: list[Tensor], opts: Any = None
     ) -> VirtualWork:
         """Several reduce-scatters in one call."""
+        for output, full in zip(outputs, inputs, strict=True):
+            check_whole("reduce_scatter", full, output, self.size())
         factor = contents.reduce_factor(_operator(opts), self.size())
 
         def apply() -> None:
@@ -136,6 +142,8 @@ class VirtualGroup(CallingGroup):
 
         Other payload is what was sent, as far as it fits.
         """
+        for tensor, splits in ((output, output_splits), (own, input_splits)):
+            check_splits(tensor, splits, self.size())
         sizes = tuple(contents.split_bytes(own, input_splits, self.size()))
         takes = tuple(contents.split_bytes(output, output_splits, self.size())) if output_splits else ()
         are_counts = not own.is_floating_point() and is_control(own) and not input_splits and not output_splits
@@ -169,6 +177,8 @@ class VirtualGroup(CallingGroup):
 
     def alltoall(self, outputs: list[Tensor], inputs: list[Tensor], opts: Any = None) -> VirtualWork:
         """An all-to-all of lists."""
+        check_list("all_to_all", inputs, self.size())
+        check_list("all_to_all", outputs, self.size())
         sizes = tuple(map(size_of, inputs))
         apply = lambda: [contents.exchange_into(o, i) for o, i in zip(outputs, inputs, strict=True)]  # noqa: E731
         meet = (lambda: self._peers.exchange(outputs, inputs, apply)) if self._are_exchanged(inputs[0]) else None
@@ -182,6 +192,8 @@ class VirtualGroup(CallingGroup):
     def gather(self, outputs: list[list[Tensor]], inputs: list[Tensor], opts: Any) -> VirtualWork:
         """The root gets every member's tensor."""
         own, slots = inputs[0], outputs[0] if outputs else []
+        if outputs:
+            check_list("gather", slots, self.size())
         meets = is_control(own) and self._peers.are_several
 
         def meet() -> Callable[[], object] | None:
@@ -198,6 +210,8 @@ class VirtualGroup(CallingGroup):
     def scatter(self, outputs: list[Tensor], inputs: list[list[Tensor]], opts: Any) -> VirtualWork:
         """The root's chunk for this member: real where small, a pattern where large and the root is not here."""
         output, chunks = outputs[0], inputs[0] if inputs else []
+        if inputs:
+            check_list("scatter", chunks, self.size())
         meets = is_control(output) and self._session.exchange is not None
         meet = (lambda: self._peers.scatter(output, chunks, opts.rootRank)) if meets else None
 
