@@ -45,15 +45,19 @@ def test_a_process_that_waits_sleeps_and_one_that_computes_or_has_a_child_that_d
             process.wait()
 
 
-def test_a_rank_that_wakes_up_has_not_slept(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_rank_that_wakes_up_or_writes_has_not_slept(monkeypatch: pytest.MonkeyPatch) -> None:
     awake: set[int] = set()
+    written = {10: 0, 20: 0, 30: 0}
     monkeypatch.setattr(sleepers, "is_asleep", lambda pid: pid not in awake)
+    monkeypatch.setattr(sleepers, "count_written", written.__getitem__)
     watch = SleepWatch()
     for now in range(11):
         awake = {20} if now == 5 else set()
-        watch.look(float(now), {1: 10, 2: 20})
-    assert watch.all_slept(10.0, 9.0, [1]) and not watch.all_slept(10.0, 9.0, [1, 2])
-    assert watch.all_slept(10.0, 3.0, [1, 2])
+        written[30] = int(now > 5)
+        watch.look(float(now), {1: 10, 2: 20, 3: 30})
+    assert watch.all_slept(10.0, 9.0, [1])
+    assert not watch.all_slept(10.0, 9.0, [2]) and not watch.all_slept(10.0, 9.0, [3])
+    assert watch.all_slept(10.0, 3.0, [1, 2, 3])
 
 
 def test_ranks_that_sleep_outside_calls_are_named_with_those_that_wait_for_them(

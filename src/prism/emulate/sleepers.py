@@ -7,18 +7,29 @@ from pathlib import Path
 
 
 class SleepWatch:
-    """Notes since when each rank has slept."""
+    """Notes since when each rank has slept; a rank that writes, such as a slow download, does not sleep."""
 
     def __init__(self) -> None:
-        self._since: dict[int, float] = {}
+        self._since: dict[int, tuple[float, int]] = {}  # time, and the bytes written until then
 
     def look(self, now: float, pids: Mapping[int, int]) -> None:
         """Look at the processes of the ranks that run; call this about once per second."""
-        self._since = {rank: self._since.get(rank, now) for rank, pid in pids.items() if is_asleep(pid)}
+        found = {rank: (now, count_written(pid)) for rank, pid in pids.items() if is_asleep(pid)}
+        before = self._since
+        self._since = {r: before[r] if r in before and before[r][1] == new[1] else new for r, new in found.items()}
 
     def all_slept(self, now: float, seconds: float, ranks: Iterable[int]) -> bool:
         """Whether each of these ranks was asleep whenever it was looked at, for that long."""
-        return all(now - self._since.get(rank, now) > seconds for rank in ranks)
+        return all(rank in self._since and now - self._since[rank][0] > seconds for rank in ranks)
+
+
+def count_written(pid: int) -> int:
+    """Bytes that a process has written; 0 if the kernel does not say."""
+    try:
+        lines = Path(f"/proc/{pid}/io").read_text().splitlines()
+    except OSError:
+        return 0
+    return sum(int(line.split()[1]) for line in lines if line.startswith("wchar"))
 
 
 def is_asleep(pid: int) -> bool:
