@@ -19,6 +19,7 @@ from pathlib import Path
 
 from prism.kernel_sources import KERNEL_SOURCES
 from prism.scenarios import load_scenario, make_scenario
+from prism.serve.timeline.raster import warm_up
 from prism.simulate import Cluster, ClusterCosts, GraphBuilder, solve_shared
 
 # After prism, which chooses the folder that numba keeps compiled kernels in.
@@ -61,6 +62,7 @@ def run_small(name: str) -> None:
         return
     for scenario in ("dense-dp-16", "slow-gpu-64"):
         make_scenario(load_scenario(scenario), seed=0)
+    warm_up()  # the dashboard's timelines; each of its workers would compile them at its start
 
 
 def _read(name: str) -> list[str]:

@@ -6,11 +6,15 @@ import ast
 import importlib
 import inspect
 import os
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 
+import pytest
+
 from prism.kernel_cache import _name_source, choose_cache_folder
 from prism.kernel_sources import KERNEL_SOURCES
+from prism.serve.timeline import raster
 
 ROOT = Path(__file__).parents[2]
 PACKAGE = ROOT / "src" / "prism"
@@ -110,3 +114,12 @@ def test_every_kernel_that_is_compiled_ahead_is_there():
         types = ast.parse(arguments, mode="eval").body
         assert isinstance(types, ast.Tuple), line
         assert len(types.elts) == len(inspect.signature(kernel.py_func).parameters), line
+
+
+def test_the_loops_of_timelines_are_compiled_ahead_with_those_of_the_tour(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(ROOT / "scripts"))
+    script = importlib.import_module("compile_kernels")
+    monkeypatch.setattr(script, "make_scenario", lambda *unused, **more: None)
+    monkeypatch.setattr(raster, "_warm", threading.Event())
+    script.run_small("tour")
+    assert raster.is_warm()
