@@ -439,6 +439,7 @@ def test_watching_scores_what_appears_and_waits_for_what_is_half_written(
     assert code == 0, told
     assert noted == ["step-20"]
     assert set(json.loads(out)["results"]) == {"step-10", "step-20"}
+    assert "1 checkpoint x 1 dataset on 1 worker" in told and "0 checkpoints" not in told, "a plan of nothing is no plan"
 
 
 def test_a_watch_beside_what_it_cannot_read_ends_and_says_why(project: Path, prism: Prism) -> None:

@@ -97,7 +97,7 @@ class Coordinator:
         """Where the run stands, its plan once there is one, and results as they come."""
         progress = self.scheduler.progress(self.now_s)
         self._log.write_progress(progress, self.found)
-        if progress.workers and not self._plan_told:
+        if progress.workers and progress.samples and not self._plan_told:
             self._plan_told = True
             self._log.write_plan(progress, self.scheduler.lower_bound_s())
         if len(self.found.metrics) > self._num_published:
