@@ -55,9 +55,9 @@ def run_evaluation(base: Path, *, ask_driver: bool, cpu: bool, scale: float) -> 
     """A process that evaluates until it is stopped."""
     from evaluate_gpu import Hardware, Plan, make_datasets
     from prism.evaluate.evaluation import EvaluateConfig, evaluate
+    from prism.evaluate.run.busy_gpus import BusyGpus
     from prism.evaluate.run.checkpoints.folder import inspect_folder
     from prism.evaluate.run.engines.local import LocalEngine
-    from prism.evaluate.run.neighbours import Neighbours
 
     plan: Any = Plan(
         checkpoints=(inspect_folder(base / "step-1"),),
@@ -67,7 +67,7 @@ def run_evaluation(base: Path, *, ask_driver: bool, cpu: bool, scale: float) -> 
     config = EvaluateConfig(
         folder=base / "out",
         say=lambda text: print(json.dumps([time.time(), text]), flush=True),
-        busy_gpus=Neighbours() if ask_driver else frozenset,
+        busy_gpus=BusyGpus() if ask_driver else frozenset,
     )
     evaluate(plan, lambda: LocalEngine(log=base / "workers.log"), config)
 

@@ -31,7 +31,7 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "src"))
 from machine import describe_machine
 from prism.evaluate.evaluation import EvaluateConfig, evaluate
 from prism.evaluate.run.adapters import open_adapter
-from prism.evaluate.run.adapters.adapter import Bench
+from prism.evaluate.run.adapters.adapter import WorkerCache
 from prism.evaluate.run.checkpoints.folder import inspect_folder
 from prism.evaluate.run.engines.local import LocalEngine
 from prism.evaluate.schedule.trials import Checkpoint, Dataset
@@ -111,13 +111,13 @@ def write_model(folder: Path, shape: dict[str, int], device: str) -> int:
 
 def run_one(model: Path, dataset: Dataset, device: str) -> dict[str, Any]:
     """What a process of its own does for one task."""
-    adapter, bench = open_adapter(dataset.adapter), Bench(device=device)
+    adapter, cache = open_adapter(dataset.adapter), WorkerCache(device=device)
     start = time.monotonic()
-    adapter.prepare(dataset, model, bench, 0)
+    adapter.prepare(dataset, model, cache, 0)
     loaded = time.monotonic()
-    outputs = adapter.infer(dataset, model, bench, 0, dataset.samples, 0)
+    outputs = adapter.infer(dataset, model, cache, 0, dataset.samples, 0)
     inferred = time.monotonic()
-    scores = json.loads(json.dumps(adapter.score(dataset, bench, outputs, 0)))
+    scores = json.loads(json.dumps(adapter.score(dataset, cache, outputs, 0)))
     return {"metrics": adapter.combine(dataset, scores), "load_s": loaded - start, "infer_s": inferred - loaded,
             "score_s": time.monotonic() - inferred}  # fmt: skip
 

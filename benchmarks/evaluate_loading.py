@@ -29,7 +29,7 @@ import numpy as np
 
 from machine import describe_machine
 from prism.evaluate.run.loading import Shelf, ShelfConfig, open_source
-from prism.evaluate.run.loading.neighbour import Neighbour
+from prism.evaluate.run.loading.peer_server import PeerServer
 from prism.evaluate.run.models.tiny import write_safetensors
 from prism.testbed.namespaces import Namespaces, why_no_namespaces
 
@@ -59,7 +59,7 @@ def be_trial(args: argparse.Namespace) -> None:
     checksum = load(address, [shelf], passed_on)
     offer = ""
     if args.turn:
-        neighbour = Neighbour(lambda key: shelf / key, args.host)
+        neighbour = PeerServer(lambda key: shelf / key, args.host)
         offer = neighbour.offer("model", open_source(address).files())
     print(json.dumps({"seconds": time.time() - started, "checksum": checksum, "offer": offer}), flush=True)
     sys.stdin.readline()  # keep the copy until all are done
@@ -69,7 +69,7 @@ def be_storage(folder: Path, host: str) -> None:
     """Serve the checkpoint until the input closes."""
     from prism.evaluate.run.loading.folder_source import FolderSource
 
-    server = Neighbour(lambda key: folder, host)
+    server = PeerServer(lambda key: folder, host)
     print(server.offer("model", FolderSource(folder).files()), flush=True)
     sys.stdin.readline()
 

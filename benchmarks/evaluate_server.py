@@ -54,7 +54,7 @@ def compare_tasks(model: Path, end: Path, folder: Path, samples: int) -> None:
     """The metrics of small tasks of each kind, from both."""
     import harness_parts
 
-    from prism.evaluate.run.adapters import Bench, open_adapter
+    from prism.evaluate.run.adapters import WorkerCache, open_adapter
     from prism.evaluate.schedule.trials import Dataset
 
     adapter = open_adapter("lm-eval")
@@ -64,8 +64,8 @@ def compare_tasks(model: Path, end: Path, folder: Path, samples: int) -> None:
         dataset = Dataset(name=name, adapter="lm-eval", task=name, samples=0, settings=settings)
         found = []
         for place in (model, end):
-            outputs = adapter.infer(dataset, place, Bench(), 0, adapter.survey(dataset).samples, 0)
-            scores = adapter.score(dataset, Bench(), json.loads(json.dumps(outputs)), 0)
+            outputs = adapter.infer(dataset, place, WorkerCache(), 0, adapter.survey(dataset).samples, 0)
+            scores = adapter.score(dataset, WorkerCache(), json.loads(json.dumps(outputs)), 0)
             found.append(adapter.combine(dataset, scores))
         apart = {m: abs(v - found[1][m]) / max(1.0, abs(v)) for m, v in found[0].items()}
         worst, count = max(worst, *apart.values()), count + len(apart)

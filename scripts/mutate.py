@@ -61,7 +61,7 @@ TARGETS = {
     "schedule": Target(
         sources=(
             "src/prism/evaluate/schedule/{bound,cutting,dispatch,fair_share,learning,ledger,packing,planner}.py",
-            "src/prism/evaluate/schedule/{pools,priors,roster,scheduler,score_queue,standing,transfers,trials}.py",
+            "src/prism/evaluate/schedule/{pools,priors,cluster,scheduler,score_queue,standing,transfers,trials}.py",
         ),
         tests=(
             "tests/evaluate/test_scheduler.py",

@@ -15,7 +15,7 @@ import pytest
 from forty_tasks import add_template
 
 from prism.errors import BadConfigError, PrismError
-from prism.evaluate.run.adapters import Bench, open_adapter
+from prism.evaluate.run.adapters import WorkerCache, open_adapter
 from prism.evaluate.run.adapters.bridge import read_inspect, read_opencompass
 from prism.evaluate.schedule.trials import Dataset
 
@@ -98,7 +98,7 @@ def test_a_tool_is_told_its_gpus_and_not_the_packages_of_a_worker(
     command = f"{sys.executable} {script} {{gpus}} {{output}} {tmp_path}"
     dataset = Dataset(name="x", adapter="inspect", task="t", samples=0, settings={"command": command})
     for device, gpus in {"cpu": 0, "cuda": 1}.items():
-        (found,) = open_adapter("inspect").infer(dataset, tmp_path, Bench(device=device), 0, 1, 0)
+        (found,) = open_adapter("inspect").infer(dataset, tmp_path, WorkerCache(device=device), 0, 1, 0)
         assert found["metrics"] == {"told/gpus": gpus}
 
 
@@ -113,7 +113,7 @@ def test_a_program_of_the_user_does_not_get_the_packages_of_a_worker_either(
     )
     settings = {"infer": f"{sys.executable} {script} {{output}}", "score": "true"}
     dataset = Dataset(name="x", adapter="command", task="t", samples=1, settings=settings)
-    (found,) = open_adapter("command").infer(dataset, tmp_path, Bench(device="cpu"), 0, 1, 0)
+    (found,) = open_adapter("command").infer(dataset, tmp_path, WorkerCache(device="cpu"), 0, 1, 0)
     assert found["path"] == str(tmp_path)
 
 
@@ -124,11 +124,11 @@ def test_a_tool_runs_as_a_command_and_is_told_where_it_is_missing(tmp_path: Path
     dataset = Dataset(name="x", adapter="inspect", task="t", samples=0, settings=settings)
     adapter = open_adapter("inspect")
     assert adapter.survey(dataset).samples == 1
-    outputs = adapter.infer(dataset, tmp_path, Bench(), 0, 1, 0)
-    assert adapter.combine(dataset, adapter.score(dataset, Bench(), outputs, 0))["match/accuracy"] == 0.75
+    outputs = adapter.infer(dataset, tmp_path, WorkerCache(), 0, 1, 0)
+    assert adapter.combine(dataset, adapter.score(dataset, WorkerCache(), outputs, 0))["match/accuracy"] == 0.75
     script.write_text("import sys; sys.exit('no such task')")
     with pytest.raises(PrismError, match="inspect ended with 1: no such task"):
-        adapter.infer(dataset, tmp_path, Bench(), 0, 1, 0)
+        adapter.infer(dataset, tmp_path, WorkerCache(), 0, 1, 0)
     with pytest.raises(BadConfigError, match="no program 'nowhere' can be run here"):
         adapter.survey(Dataset(name="x", adapter="inspect", task="t", samples=0, settings={"command": "nowhere x"}))
 
@@ -148,7 +148,7 @@ def test_inspect_itself_runs_by_the_documented_command(tmp_path: Path, monkeypat
     )
     settings = {"args": "--max-tokens 8 --display none", "folder": str(tmp_path)}
     dataset = Dataset(name="x", adapter="inspect", task="task.py", samples=0, settings=settings)
-    (found,) = open_adapter("inspect").infer(dataset, model, Bench(), 0, 1, 0)
+    (found,) = open_adapter("inspect").infer(dataset, model, WorkerCache(), 0, 1, 0)
     assert found["metrics"]["includes/accuracy"] == 0.5
     assert found["metrics"]["includes/accuracy_stderr"] == pytest.approx(0.2887, abs=1e-4)
 
@@ -211,7 +211,7 @@ def run_compass(folder: Path, monkeypatch: pytest.MonkeyPatch, **tokenizer: obje
     (folder / "datasets" / "words.py").write_text(f"ROWS = {str(folder / 'rows.jsonl')!r}\n{COMPASS_CONFIG}")
     settings = {"args": f"--config-dir {folder}", "folder": str(folder)}
     dataset = Dataset(name="x", adapter="opencompass", task="words", samples=0, settings=settings)
-    (found,) = open_adapter("opencompass").infer(dataset, model, Bench(), 0, 1, 0)
+    (found,) = open_adapter("opencompass").infer(dataset, model, WorkerCache(), 0, 1, 0)
     return dict(found["metrics"])
 
 

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from prism.cli.evaluate import draw_progress
-from prism.evaluate.run.adapters import BUILTIN_DATASETS, Bench, SampleError, open_adapter
+from prism.evaluate.run.adapters import BUILTIN_DATASETS, SampleError, WorkerCache, open_adapter
 from prism.evaluate.run.adapters.builtin import make_sample
 from prism.evaluate.run.models import Continuation, open_model
 from prism.evaluate.run.models.tiny import write_tiny
@@ -30,10 +30,10 @@ def test_metrics_do_not_depend_on_the_cut(name: str, model: Path) -> None:
     adapter, dataset = open_adapter("builtin"), BUILTIN_DATASETS[name]
     found = []
     for cuts in ((0, 12), (0, 1, 5, 12)):
-        bench, scores = Bench(), []
+        cache, scores = WorkerCache(), []
         for first, last in itertools.pairwise(cuts):
-            outputs = adapter.infer(dataset, model, bench, first, last, 0)
-            scores += adapter.score(dataset, bench, outputs, first)
+            outputs = adapter.infer(dataset, model, cache, first, last, 0)
+            scores += adapter.score(dataset, cache, outputs, first)
         found.append(adapter.combine(dataset, scores))
     assert found[0] == found[1]
 
@@ -55,15 +55,15 @@ def test_probabilities_of_all_next_bytes_sum_to_one(model: Path) -> None:
 
 
 def test_a_model_on_the_bench_is_kept_until_another_is_asked_for(model: Path) -> None:
-    bench, made = Bench(), []
+    cache, made = WorkerCache(), []
     for key in ("a", "a", "b", "a"):
-        bench.keep("model", key, lambda key=key: made.append(key))
-    assert made == ["a", "b", "a"] and bench.take_spent_s("model") > 0 and bench.take_spent_s("model") == 0
+        cache.keep("model", key, lambda key=key: made.append(key))
+    assert made == ["a", "b", "a"] and cache.take_spent_s("model") > 0 and cache.take_spent_s("model") == 0
 
 
 def test_outputs_that_do_not_fit_name_their_sample() -> None:
     with pytest.raises(SampleError, match="sample 41: KeyError"):
-        open_adapter("builtin").score(BUILTIN_DATASETS["order"], Bench(), [{"wrong": 1}], 41)
+        open_adapter("builtin").score(BUILTIN_DATASETS["order"], WorkerCache(), [{"wrong": 1}], 41)
 
 
 def test_the_live_table_tells_trials_gpus_and_time_left() -> None:

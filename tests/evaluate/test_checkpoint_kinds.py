@@ -285,7 +285,7 @@ def test_adapters_change_a_base_that_is_loaded_once(model: Path, tmp_path: Path)
     peft = pytest.importorskip("peft")
     from transformers import AutoModelForCausalLM
 
-    from prism.evaluate.run.adapters import BUILTIN_DATASETS, Bench, open_adapter
+    from prism.evaluate.run.adapters import BUILTIN_DATASETS, WorkerCache, open_adapter
 
     folders = []
     for seed in (1, 2):
@@ -296,12 +296,12 @@ def test_adapters_change_a_base_that_is_loaded_once(model: Path, tmp_path: Path)
         )
         made.save_pretrained(tmp_path / f"step-{seed}")
         folders.append(make_readable(tmp_path / f"step-{seed}", None, model, tmp_path / "cache"))
-    bench, adapter, found = Bench(), open_adapter("builtin"), []
+    cache, adapter, found = WorkerCache(), open_adapter("builtin"), []
     dataset = BUILTIN_DATASETS["text"]
     for folder in (*folders, folders[0]):
-        adapter.prepare(dataset, folder, bench, 0)
-        found.append(adapter.infer(dataset, folder, bench, 0, 3, 0))
-        assert (bench.take_spent_s("model") > 0) == (len(found) == 1), "the base is loaded once"
+        adapter.prepare(dataset, folder, cache, 0)
+        found.append(adapter.infer(dataset, folder, cache, 0, 3, 0))
+        assert (cache.take_spent_s("model") > 0) == (len(found) == 1), "the base is loaded once"
     assert found[0] == found[2] and found[0] != found[1]
     with pytest.raises(BadFileError, match="give the checkpoint's 'base' in the plan"):
         config = tmp_path / "step-1" / "adapter_config.json"

@@ -16,7 +16,7 @@ from served_model import Served, serve
 
 from prism.errors import BadConfigError, PrismError
 from prism.evaluate.plan_file import parse_plan
-from prism.evaluate.run.adapters import BUILTIN_DATASETS, Bench, open_adapter
+from prism.evaluate.run.adapters import BUILTIN_DATASETS, WorkerCache, open_adapter
 from prism.evaluate.run.loading import open_source
 from prism.evaluate.run.models import open_model
 from prism.evaluate.run.models.endpoint import Endpoint, EndpointClient
@@ -128,9 +128,9 @@ def test_harness_tasks_over_an_endpoint_give_what_the_harness_gives_on_disk(
             count = adapter.survey(dataset).samples
             results = []
             for place in (model, where):
-                bench = Bench()
-                outputs = json.loads(json.dumps(adapter.infer(dataset, place, bench, 0, count, 0)))
-                results.append(adapter.combine(dataset, adapter.score(dataset, bench, outputs, 0)))
+                cache = WorkerCache()
+                outputs = json.loads(json.dumps(adapter.infer(dataset, place, cache, 0, count, 0)))
+                results.append(adapter.combine(dataset, adapter.score(dataset, cache, outputs, 0)))
             assert results[1] == pytest.approx(results[0], rel=1e-4, abs=1e-6), (name, where)
             compared += len(results[0])
     assert compared >= 20

@@ -55,7 +55,7 @@ def test_the_whole_contract(engine: Any) -> None:
     assert engine.nodes()[0].cpus >= 1
     start(engine, "a", "b")
 
-    # Jobs run in processes of their own, which keep what is on their bench.
+    # Jobs run in processes of their own, which keep what is in their cache.
     engine.submit("a", Act("keep", "m1"))
     engine.submit("b", Act("keep", "m1"))
     first = collect(engine, 2)
@@ -102,3 +102,14 @@ def test_the_whole_contract(engine: Any) -> None:
     # A job for one that is gone is no mistake: the news may be on its way.
     engine.submit("c", Act("echo", "anyone?"))
     assert isinstance(collect(engine, 1)["c"], Gone)
+
+
+def test_the_report_of_a_local_worker_that_died_names_the_file_with_its_output(tmp_path: Path) -> None:
+    opened = LocalEngine(log=tmp_path / "workers.log")
+    try:
+        start(opened, "a")
+        opened.submit("a", Act("die"))
+        report = collect(opened, 1)["a"]
+        assert isinstance(report, Gone) and report.text.endswith(f"{tmp_path / 'workers.log'} holds what it printed")
+    finally:
+        opened.close()

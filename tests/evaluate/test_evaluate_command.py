@@ -185,10 +185,10 @@ def test_a_trial_that_never_fits_is_reported(project: Path, prism: Prism) -> Non
 def test_a_command_ends_with_its_worker() -> None:
     """A worker that is stopped must leave its GPU, and so must what it has started."""
     program = (
-        "from pathlib import Path; from prism.evaluate.run.adapters import Bench, open_adapter;"
+        "from pathlib import Path; from prism.evaluate.run.adapters import WorkerCache, open_adapter;"
         "from prism.evaluate.schedule.trials import Dataset;"
         "own = Dataset(name='x', adapter='command', task='x', samples=1, settings={'infer': 'sleep 4219'});"
-        "open_adapter('command').infer(own, Path(), Bench(), 0, 1, 0)"
+        "open_adapter('command').infer(own, Path(), WorkerCache(), 0, 1, 0)"
     )
 
     def is_running() -> bool:
@@ -439,7 +439,9 @@ def test_watching_scores_what_appears_and_waits_for_what_is_half_written(
     assert code == 0, told
     assert noted == ["step-20"]
     assert set(json.loads(out)["results"]) == {"step-10", "step-20"}
-    assert "1 checkpoint x 1 dataset on 1 worker" in told and "0 checkpoints" not in told, "a plan of nothing is no plan"
+    assert "1 checkpoint x 1 dataset on 1 worker" in told and "0 checkpoints" not in told, (
+        "a plan of nothing is no plan"
+    )
 
 
 def test_a_watch_beside_what_it_cannot_read_ends_and_says_why(project: Path, prism: Prism) -> None:

@@ -32,8 +32,8 @@ from marks import needs_transformers
 from ray_nodes import RayNodes
 
 from prism.errors import InputError
-from prism.evaluate.run.adapters import Bench, open_adapter
-from prism.evaluate.run.workplace import Workplace
+from prism.evaluate.run.adapters import WorkerCache, open_adapter
+from prism.evaluate.run.worker_context import WorkerContext
 from prism.evaluate.schedule.trials import Dataset
 
 pytestmark = [pytest.mark.timeout(2 * LIMIT_S), needs_transformers]
@@ -103,7 +103,7 @@ def test_two_workers_give_the_numbers_of_the_harness(parts: Any, tmp_path: Path)
 def test_any_cut_gives_the_numbers_of_the_harness(parts: Any) -> None:
     """Without processes, so that the cut is ours to choose: few-shot prompts and filters do not depend on it."""
     base, plain = parts
-    adapter, bench = open_adapter("lm-eval"), Bench()
+    adapter, cache = open_adapter("lm-eval"), WorkerCache()
     import torch
 
     torch.set_num_threads(1)
@@ -112,8 +112,8 @@ def test_any_cut_gives_the_numbers_of_the_harness(parts: Any) -> None:
         dataset = Dataset(name=name, adapter="lm-eval", task=name, samples=0, settings=settings)
         scores: list[dict[str, Any]] = []
         for first, last in ((0, 1), (1, 6), (6, adapter.survey(dataset).samples)):
-            outputs = json.loads(json.dumps(adapter.infer(dataset, base / "step-7", bench, first, last, 0)))
-            scores += json.loads(json.dumps(adapter.score(dataset, bench, outputs, first)))
+            outputs = json.loads(json.dumps(adapter.infer(dataset, base / "step-7", cache, first, last, 0)))
+            scores += json.loads(json.dumps(adapter.score(dataset, cache, outputs, first)))
         assert adapter.combine(dataset, scores) == plain[name]
 
 
@@ -126,7 +126,7 @@ def test_the_bootstrap_of_a_worker_forks_nothing_and_draws_the_same(monkeypatch:
     monkeypatch.setenv("DISABLE_MULTIPROC", "")
     forked = bootstrap_stderr(mean, values, 3000)
     monkeypatch.delenv("DISABLE_MULTIPROC")
-    Workplace().close()
+    WorkerContext().close()
     monkeypatch.setattr("multiprocessing.Pool", None)
     assert bootstrap_stderr(mean, values, 3000) == forked
 
@@ -174,7 +174,7 @@ def test_killing_a_ray_worker_and_then_rays_node_process_changes_nothing(parts: 
     base, plain = parts
     process = start(base / "plan.yaml", tmp_path / "run", "--engine", "ray")
     wait_for_first_part(tmp_path / "run", process)
-    hands = [pid for pid, args in descendants(process.pid).items() if args.startswith("ray::_Hand")]
+    hands = [pid for pid, args in descendants(process.pid).items() if args.startswith("ray::_WorkerActor")]
     assert hands
     os.kill(hands[0], signal.SIGKILL)
     time.sleep(2)

@@ -18,7 +18,7 @@ import forty_tasks
 
 from prism.errors import BadConfigError
 from prism.evaluate.plan_file import parse_plan
-from prism.evaluate.run.adapters import BUILTIN_DATASETS, Bench, open_adapter
+from prism.evaluate.run.adapters import BUILTIN_DATASETS, WorkerCache, open_adapter
 from prism.evaluate.run.adapters.harness_code import CodeMetric, install_code_metric
 from prism.evaluate.run.adapters.harness_tasks import build_requests, open_task
 from prism.evaluate.run.scoring.sandbox import why_no_isolation, why_not
@@ -77,7 +77,7 @@ def test_a_metric_that_runs_programs_itself_does_so_behind_walls(base: Path, mon
     monkeypatch.chdir(base)
     dataset = make_dataset(base, confirm_run_unsafe_code=True)
     outputs = [{"replies": [["generate_until", 0, ""]]} for _ in range(5)]
-    scores = open_adapter("lm-eval").score(dataset, Bench(), outputs, 0)
+    scores = open_adapter("lm-eval").score(dataset, WorkerCache(), outputs, 0)
     assert [score["passes,made"] for score in scores] == [1.0, 0.0, 0.0, 0.0, 0.0]
 
 

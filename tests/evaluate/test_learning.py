@@ -9,14 +9,14 @@ from pathlib import Path
 import pytest
 
 from prism.errors import InputError
-from prism.evaluate.run.adapters.adapter import Bench
+from prism.evaluate.run.adapters.adapter import WorkerCache
+from prism.evaluate.schedule.cluster import WorkerState
 from prism.evaluate.schedule.cutting import CuttingConfig, Outlook, cut_trial
-from prism.evaluate.schedule.fair_share import Claim, Seat, share_workers
+from prism.evaluate.schedule.fair_share import Candidate, Demand, share_workers
 from prism.evaluate.schedule.learning import BatchTrials, Belief, Effect, Effects, Errors, part_noise
 from prism.evaluate.schedule.packing import Share, Slot, Work, pack
 from prism.evaluate.schedule.pools import Pool, open_pool
 from prism.evaluate.schedule.priors import SCHEMA, Learned, Prior, Priors, Record, Took, read_priors, write_priors
-from prism.evaluate.schedule.roster import Desk
 from prism.evaluate.schedule.trials import KEPT_DATASETS, Checkpoint, Dataset, Worker
 
 MODEL = Checkpoint(name="m", path="", bytes=0, parameters=10**9)
@@ -206,16 +206,16 @@ def test_a_record_with_a_senseless_number_of_halvings_is_told(tmp_path: Path, sh
 
 
 def test_fast_nodes_are_given_first_and_near_equals_by_name() -> None:
-    seats = [Seat(worker=f"{n}0", node=n, pace=p) for n, p in (("a", 1.3), ("b", 1.02), ("c", 1.0))]
-    claims = [Claim(checkpoint="m", weight=1.0, useful=2)]
-    assert set(share_workers(claims, seats)) == {"b0", "c0"}
+    candidates = [Candidate(worker=f"{n}0", node=n, pace=p) for n, p in (("a", 1.3), ("b", 1.02), ("c", 1.0))]
+    demands = [Demand(checkpoint="m", weight=1.0, useful=2)]
+    assert set(share_workers(demands, candidates)) == {"b0", "c0"}
 
 
 def test_a_trial_on_a_slow_node_is_expected_to_take_longer() -> None:
     prior = Prior(start_s=3.0, setup_s=2.0, infer_s=1.0, score_s=0.0)
-    desk = Desk(worker=Worker(id="w", node="n"))
-    desk.queue = [Share(key=("m", "a"), samples=1)]
-    trial = cut_trial(desk, {"a": make_pool("a", prior)}, "t", CuttingConfig(), Outlook(pace=1.5))
+    state = WorkerState(worker=Worker(id="w", node="n"))
+    state.queue = [Share(key=("m", "a"), samples=1)]
+    trial = cut_trial(state, {"a": make_pool("a", prior)}, "t", CuttingConfig(), Outlook(pace=1.5))
     assert trial is not None and trial.expected_s == pytest.approx(3 + 2 + 1.5)
 
 
@@ -232,28 +232,28 @@ def make_pool(name: str, prior: Prior, *, untried: bool = False) -> Pool:
 def test_what_is_left_of_an_early_trial_waits_for_the_other_early_trials() -> None:
     prior = Prior(start_s=0.0, setup_s=1.0, infer_s=1.0, score_s=0.0, spread=0.5)
     pools = {name: make_pool(name, prior, untried=name != "c") for name in ("a", "b", "c")}
-    desk = Desk(worker=Worker(id="w", node="n"), checkpoint="m")
-    desk.queue = [Share(key=("m", name), samples=100) for name in ("a", "b", "c")]
-    trial = cut_trial(desk, pools, "t1", CuttingConfig(), Outlook(pilots=7))
+    state = WorkerState(worker=Worker(id="w", node="n"), checkpoint="m")
+    state.queue = [Share(key=("m", name), samples=100) for name in ("a", "b", "c")]
+    trial = cut_trial(state, pools, "t1", CuttingConfig(), Outlook(pilots=7))
     assert trial is not None and trial.parts[0].samples == 1
-    assert [share.key[1] for share in desk.queue] == ["b", "a", "c"]
+    assert [share.key[1] for share in state.queue] == ["b", "a", "c"]
 
 
 def test_a_worker_that_keeps_one_dataset_goes_on_with_it() -> None:
     prior = Prior(start_s=0.0, setup_s=1.0, infer_s=1.0, score_s=0.0, spread=0.5)
     pools = {name: make_pool(name, prior, untried=True) for name in ("a", "b")}
-    desk = Desk(worker=Worker(id="w", node="n"), checkpoint="m")
-    desk.queue = [Share(key=("m", name), samples=100) for name in ("a", "b")]
-    cut_trial(desk, pools, "t1", CuttingConfig(), Outlook(pilots=0))
-    assert [share.key[1] for share in desk.queue] == ["a", "b"]
+    state = WorkerState(worker=Worker(id="w", node="n"), checkpoint="m")
+    state.queue = [Share(key=("m", name), samples=100) for name in ("a", "b")]
+    cut_trial(state, pools, "t1", CuttingConfig(), Outlook(pilots=0))
+    assert [share.key[1] for share in state.queue] == ["a", "b"]
 
 
 def test_a_part_leaves_time_for_a_score_that_was_never_measured() -> None:
     def first_part(score_spread: float) -> int:
         prior = Prior(start_s=0.0, setup_s=0.0, infer_s=1.0, score_s=1.0, measured=True, score_spread=score_spread)
-        desk = Desk(worker=Worker(id="w", node="n"), checkpoint="m")
-        desk.queue = [Share(key=("m", "a"), samples=100)]
-        trial = cut_trial(desk, {"a": make_pool("a", prior)}, "t1", CuttingConfig(), Outlook(left_s=60.0))
+        state = WorkerState(worker=Worker(id="w", node="n"), checkpoint="m")
+        state.queue = [Share(key=("m", "a"), samples=100)]
+        trial = cut_trial(state, {"a": make_pool("a", prior)}, "t1", CuttingConfig(), Outlook(left_s=60.0))
         assert trial is not None
         return trial.parts[0].samples
 
@@ -280,28 +280,28 @@ def test_the_worker_that_runs_a_dataset_goes_on_before_those_that_ran_it_once() 
 
 
 def test_a_worker_keeps_the_datasets_it_used_last_and_one_model() -> None:
-    bench, made = Bench(), []
+    cache, made = WorkerCache(), []
 
     def make(name: str) -> str:
         made.append(name)
         return name
 
     for number in [*range(KEPT_DATASETS), 0, KEPT_DATASETS]:
-        bench.keep("dataset", number, lambda number=number: make(f"d{number}"))
+        cache.keep("dataset", number, lambda number=number: make(f"d{number}"))
     assert made == [f"d{n}" for n in range(KEPT_DATASETS + 1)]
-    bench.keep("dataset", 0, lambda: make("again 0"))
-    bench.keep("dataset", 1, lambda: make("again 1"))  # the one not used for longest
+    cache.keep("dataset", 0, lambda: make("again 0"))
+    cache.keep("dataset", 1, lambda: make("again 1"))  # the one not used for longest
     assert made[-1] == "again 1" and "again 0" not in made
     for name in ("x", "y", "x"):
-        bench.keep("model", name, lambda name=name: make(name))
+        cache.keep("model", name, lambda name=name: make(name))
     assert made[-3:] == ["x", "y", "x"]
-    bench.drop("model")
-    assert bench.keep("dataset", 0, lambda: make("lost")) == "d0"
+    cache.drop("model")
+    assert cache.keep("dataset", 0, lambda: make("lost")) == "d0"
 
 
 def test_datasets_of_very_many_requests_are_not_kept_together() -> None:
-    bench = Bench()
-    bench.keep("dataset", "a", lambda: range(200_000))
-    bench.keep("dataset", "b", lambda: range(10))
-    made = bench.keep("dataset", "a", lambda: "again")
+    cache = WorkerCache()
+    cache.keep("dataset", "a", lambda: range(200_000))
+    cache.keep("dataset", "b", lambda: range(10))
+    made = cache.keep("dataset", "a", lambda: "again")
     assert made == "again"

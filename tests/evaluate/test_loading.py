@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 
 from prism.errors import BadFileError, PrismError
 from prism.evaluate.run.loading import Shelf, ShelfConfig, SourceFile, identify, open_source
-from prism.evaluate.run.loading.neighbour import Neighbour
+from prism.evaluate.run.loading.peer_server import PeerServer
 from prism.evaluate.run.loading.pull import PullConfig, pull
 from prism.evaluate.run.models.tiny import map_safetensors, write_safetensors, write_tiny
 from prism.evaluate.run.processes import is_running, mark_process
@@ -203,13 +203,13 @@ def test_what_is_written_as_safetensors_is_mapped_back(values: dict[str, list[fl
 
 
 @pytest.fixture
-def neighbour(checkpoint: Path) -> Iterator[Neighbour]:
-    server = Neighbour(lambda key: checkpoint if key == "k" else None)
+def neighbour(checkpoint: Path) -> Iterator[PeerServer]:
+    server = PeerServer(lambda key: checkpoint if key == "k" else None)
     yield server
     server.close()
 
 
-def test_a_node_passes_its_copy_on(neighbour: Neighbour, checkpoint: Path, shelf: Shelf) -> None:
+def test_a_node_passes_its_copy_on(neighbour: PeerServer, checkpoint: Path, shelf: Shelf) -> None:
     files = open_source(str(checkpoint)).files()
     source = open_source(neighbour.offer("k", files))
     assert source.files() == files
@@ -218,7 +218,7 @@ def test_a_node_passes_its_copy_on(neighbour: Neighbour, checkpoint: Path, shelf
 
 
 def test_a_neighbour_serves_only_what_it_offered_and_only_to_those_it_told(
-    neighbour: Neighbour, checkpoint: Path
+    neighbour: PeerServer, checkpoint: Path
 ) -> None:
     files = open_source(str(checkpoint)).files()
     address = neighbour.offer("k", files)

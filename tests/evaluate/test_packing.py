@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from prism.evaluate.schedule.bound import Supply, lower_bound_s
-from prism.evaluate.schedule.fair_share import Claim, Seat, apportion, share_workers
+from prism.evaluate.schedule.fair_share import Candidate, Demand, apportion, share_workers
 from prism.evaluate.schedule.packing import Slot, Work, pack
 from prism.evaluate.schedule.transfers import Memory, TransferPolicy, choose_transfers
 from prism.evaluate.schedule.trials import Node
@@ -161,25 +161,25 @@ def test_nothing_to_do_is_packed_as_nothing() -> None:
 
 @given(st.lists(st.tuples(st.floats(0.01, 100), st.integers(1, 30)), min_size=1, max_size=8), st.integers(1, 40))
 def test_workers_are_apportioned_without_waste(given_claims: list[tuple[float, int]], workers: int) -> None:
-    claims = [Claim(checkpoint=f"c{i}", weight=w, useful=u) for i, (w, u) in enumerate(given_claims)]
-    numbers = apportion(claims, workers)
-    assert sum(numbers.values()) == min(workers, sum(claim.useful for claim in claims))
-    assert all(numbers[claim.checkpoint] <= claim.useful for claim in claims)
-    if workers >= len(claims):
+    demands = [Demand(checkpoint=f"c{i}", weight=w, useful=u) for i, (w, u) in enumerate(given_claims)]
+    numbers = apportion(demands, workers)
+    assert sum(numbers.values()) == min(workers, sum(demand.useful for demand in demands))
+    assert all(numbers[demand.checkpoint] <= demand.useful for demand in demands)
+    if workers >= len(demands):
         assert min(numbers.values()) >= 1
 
 
 def test_workers_keep_the_checkpoint_they_hold() -> None:
-    claims = [Claim(checkpoint=name, weight=1, useful=99) for name in ("a", "b")]
-    seats = [Seat(worker=f"w{i}", node="n", holds="b" if i < 2 else "a") for i in range(4)]
-    assert share_workers(claims, seats) == {"w0": "b", "w1": "b", "w2": "a", "w3": "a"}
+    demands = [Demand(checkpoint=name, weight=1, useful=99) for name in ("a", "b")]
+    candidates = [Candidate(worker=f"w{i}", node="n", holds="b" if i < 2 else "a") for i in range(4)]
+    assert share_workers(demands, candidates) == {"w0": "b", "w1": "b", "w2": "a", "w3": "a"}
 
 
 def test_checkpoints_go_to_whole_nodes() -> None:
-    claims = [Claim(checkpoint=name, weight=1, useful=99) for name in ("a", "b")]
-    seats = [Seat(worker=f"n{i % 2}w{i}", node=f"n{i % 2}") for i in range(8)]
-    given = share_workers(claims, seats)
-    assert len({given[seat.worker] for seat in seats if seat.node == "n0"}) == 1
+    demands = [Demand(checkpoint=name, weight=1, useful=99) for name in ("a", "b")]
+    candidates = [Candidate(worker=f"n{i % 2}w{i}", node=f"n{i % 2}") for i in range(8)]
+    given = share_workers(demands, candidates)
+    assert len({given[candidate.worker] for candidate in candidates if candidate.node == "n0"}) == 1
 
 
 def test_a_node_without_room_waits_with_its_load() -> None:

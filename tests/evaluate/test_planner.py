@@ -7,13 +7,13 @@ from dataclasses import dataclass, field, replace
 
 import pytest
 
+from prism.evaluate.schedule.cluster import Cluster
 from prism.evaluate.schedule.cutting import CuttingConfig, Outlook, cut_trial
 from prism.evaluate.schedule.ledger import Ledger
 from prism.evaluate.schedule.packing import Share, Slot, Work, pack
 from prism.evaluate.schedule.planner import Planner
 from prism.evaluate.schedule.pools import Pool
 from prism.evaluate.schedule.priors import Prior, Priors
-from prism.evaluate.schedule.roster import Roster
 from prism.evaluate.schedule.score_queue import ScoreQueue
 from prism.evaluate.schedule.standing import find_bound_s, measure_progress
 from prism.evaluate.schedule.transfers import TransferPolicy
@@ -48,12 +48,12 @@ def make_planner(
     ledger = Ledger(datasets=datasets, priors=priors or Table())
     for name in names or ("m",):
         ledger.add(Checkpoint(name=name, path="", bytes=10, parameters=1, gpus=gpus))
-    roster = Roster()
+    cluster = Cluster()
     for i in range(workers):
-        roster.add_node(Node(id=f"n{i}", cpus=2))
-        roster.add_worker(Worker(id=f"w{i}", node=f"n{i}", gpus=(0,)))
+        cluster.add_node(Node(id=f"n{i}", cpus=2))
+        cluster.add_worker(Worker(id=f"w{i}", node=f"n{i}", gpus=(0,)))
     return Planner(
-        roster=roster,
+        cluster=cluster,
         ledger=ledger,
         priors=ledger.priors,
         min_part_s=2.0,
@@ -76,9 +76,9 @@ def test_the_end_is_that_of_the_checkpoint_that_ends_last() -> None:
 
 def test_both_workers_get_half_of_the_work_after_load_start_and_set_up() -> None:
     planner = make_planner()
-    desk = planner.roster.desks["w0"]
-    planner.fill_queue(desk, 10.0)
-    counts = [sum(share.samples for share in d.queue) for d in planner.roster.desks.values()]
+    state = planner.cluster.states["w0"]
+    planner.fill_queue(state, 10.0)
+    counts = [sum(share.samples for share in d.queue) for d in planner.cluster.states.values()]
     assert sum(counts) == 200 and abs(counts[0] - counts[1]) <= 4
     assert planner.end_s == pytest.approx(10 + 3 + 4 + 2 + 100, rel=0.03)
     assert planner.group_sizes == {"m": 2}
@@ -86,22 +86,22 @@ def test_both_workers_get_half_of_the_work_after_load_start_and_set_up() -> None
 
 def test_a_worker_with_a_plan_keeps_it_until_the_plan_is_stale() -> None:
     planner = make_planner()
-    desk = planner.roster.desks["w0"]
-    planner.fill_queue(desk, 0.0)
-    before, planned = list(desk.queue), planner.packed["m"]
+    state = planner.cluster.states["w0"]
+    planner.fill_queue(state, 0.0)
+    before, planned = list(state.queue), planner.packed["m"]
     planner.version += 1
-    planner.fill_queue(desk, 50.0)
-    assert desk.queue == before and planner.packed["m"] == planned
+    planner.fill_queue(state, 50.0)
+    assert state.queue == before and planner.packed["m"] == planned
     pools(planner)["a"].take(60)
     planner.change(["m"])
-    planner.fill_queue(desk, 50.0)
-    left = sum(s.samples for d in planner.roster.desks.values() for s in d.queue)
+    planner.fill_queue(state, 50.0)
+    left = sum(s.samples for d in planner.cluster.states.values() for s in d.queue)
     assert left == 140 and planner.packed["m"] == planner.version and not planner.stale
 
 
 def test_a_worker_that_is_done_with_its_share_takes_over_from_the_others() -> None:
     planner = make_planner()
-    first, second = planner.roster.desks.values()
+    first, second = planner.cluster.states.values()
     planner.fill_queue(first, 0.0)
     first.queue, others = [], sum(share.samples for share in second.queue)
     for pool in pools(planner).values():
@@ -115,20 +115,20 @@ def test_a_worker_that_is_done_with_its_share_takes_over_from_the_others() -> No
 
 def test_a_worker_for_which_nothing_waits_rests_until_the_next_plan() -> None:
     planner = make_planner()
-    desk = planner.roster.desks["w0"]
-    planner.fill_queue(desk, 0.0)
+    state = planner.cluster.states["w0"]
+    planner.fill_queue(state, 0.0)
     for pool in pools(planner).values():
         while pool.take(1000):
             pass
-    desk.queue = []
-    planner.fill_queue(desk, 1.0)
-    assert desk.queue == [] and desk.rested == planner.version
+    state.queue = []
+    planner.fill_queue(state, 1.0)
+    assert state.queue == [] and state.rested == planner.version
     pools(planner)["a"].give_back(next(iter(pools(planner)["a"].running)))
-    planner.fill_queue(desk, 1.0)
-    assert desk.queue == []  # nothing was said to have changed
+    planner.fill_queue(state, 1.0)
+    assert state.queue == []  # nothing was said to have changed
     planner.change(["m"])
-    planner.fill_queue(desk, 1.0)
-    assert desk.queue
+    planner.fill_queue(state, 1.0)
+    assert state.queue
 
 
 def test_workers_crowd_where_there_are_more_of_them_than_datasets_that_wait() -> None:
@@ -184,12 +184,12 @@ def test_served_seconds_add_up() -> None:
 
 def test_a_worker_needs_the_gpus_and_a_node_that_can_load() -> None:
     planner = make_planner()
-    desk, checkpoint = planner.roster.desks["w0"], planner.ledger.checkpoints["m"]
-    assert planner.can_run(desk, checkpoint) and not planner.can_run(desk, replace(checkpoint, gpus=2))
-    planner.roster.memories["n0"].failures["m"] = 1
-    assert planner.can_run(desk, checkpoint)
-    planner.roster.memories["n0"].failures["m"] = 2
-    assert not planner.can_run(desk, checkpoint)
+    state, checkpoint = planner.cluster.states["w0"], planner.ledger.checkpoints["m"]
+    assert planner.can_run(state, checkpoint) and not planner.can_run(state, replace(checkpoint, gpus=2))
+    planner.cluster.memories["n0"].failures["m"] = 1
+    assert planner.can_run(state, checkpoint)
+    planner.cluster.memories["n0"].failures["m"] = 2
+    assert not planner.can_run(state, checkpoint)
 
 
 @pytest.mark.parametrize(
@@ -200,7 +200,7 @@ def test_a_worker_needs_the_gpus_and_a_node_that_can_load() -> None:
 def test_what_may_change_the_end_is_tried_early(spread: float, trusted: bool, kept: int, untried: bool) -> None:
     guess = replace(PRIOR, spread=spread, trusted=trusted, measured=False)
     planner = make_planner(priors=Table(a=guess), kept=kept)
-    planner.fill_queue(planner.roster.desks["w0"], 0.0)
+    planner.fill_queue(planner.cluster.states["w0"], 0.0)
     assert pools(planner)["a"].untried is untried and not pools(planner)["b"].untried
 
 
@@ -214,7 +214,7 @@ def test_an_early_trial_pays_where_a_wrong_run_time_would_move_the_end(
 ) -> None:
     guess = replace(PRIOR, infer_s=infer_s, spread=0.049, trusted=False, measured=False)  # wrong by a twentieth
     planner = make_planner(priors=Table(a=guess), workers=workers)
-    planner.fill_queue(planner.roster.desks["w0"], 0.0)
+    planner.fill_queue(planner.cluster.states["w0"], 0.0)
     assert pools(planner)["a"].untried is untried
 
 
@@ -222,7 +222,7 @@ def test_a_dataset_that_cannot_be_split_has_no_early_trial() -> None:
     planner = make_planner(priors=Table(a=replace(PRIOR, spread=1.0, trusted=False, measured=False)))
     pool = pools(planner)["a"]
     pool.dataset = replace(pool.dataset, splittable=False)
-    planner.fill_queue(planner.roster.desks["w0"], 0.0)
+    planner.fill_queue(planner.cluster.states["w0"], 0.0)
     assert not pool.untried
 
 
@@ -232,38 +232,38 @@ def test_a_dataset_that_cannot_be_split_has_no_early_trial() -> None:
 )
 def test_a_worker_begins_when_the_model_is_loaded_and_started(place: str, before_s: float) -> None:
     planner = make_planner(priors=Table(a=UNSCORED, b=UNSCORED), workers=1)
-    desk, memory = planner.roster.desks["w0"], planner.roster.memories["n0"]
+    state, memory = planner.cluster.states["w0"], planner.cluster.memories["n0"]
     if place == "on its way":
         memory.loading["m"], memory.began_s["m"] = None, 98.0  # two of three seconds are over
     elif place != "storage":
         memory.loaded["m"] = 10
-    desk.checkpoint = "m" if place == "worker" else None
-    planner.fill_queue(desk, 100.0)
+    state.checkpoint = "m" if place == "worker" else None
+    planner.fill_queue(state, 100.0)
     assert planner.end_s == pytest.approx(100 + before_s + 2 * (2 + 100), abs=0.9)
 
 
 def test_what_a_worker_runs_now_is_over_before_it_begins_another_share() -> None:
     planner = make_planner(priors=Table(a=UNSCORED, b=UNSCORED), workers=1)
-    desk = planner.roster.desks["w0"]
+    state = planner.cluster.states["w0"]
     part = pools(planner)["a"].take(50)
     assert part is not None
-    planner.roster.memories["n0"].loaded["m"] = 10
-    planner.roster.begin(desk, Trial(id="t", checkpoint="m", parts=(part,), expected_s=60.0), 0.0)
+    planner.cluster.memories["n0"].loaded["m"] = 10
+    planner.cluster.begin(state, Trial(id="t", checkpoint="m", parts=(part,), expected_s=60.0), 0.0)
     planner.change(["m"])
-    planner.fill_queue(desk, 20.0)
+    planner.fill_queue(state, 20.0)
     # 40 s of the trial are left, then the rest of its dataset, which is ready, and the other with its set-up.
     assert planner.end_s == pytest.approx(20 + 40 + 50 + 2 + 100, abs=0.9)
-    assert [share.key[1] for share in desk.queue] == ["a", "b"]
+    assert [share.key[1] for share in state.queue] == ["a", "b"]
 
 
 def test_a_worker_that_keeps_one_dataset_makes_the_others_ready_again() -> None:
     ends_s = []
     for kept in (1, 2):
         planner = make_planner(priors=Table(a=UNSCORED, b=UNSCORED), workers=1, kept=kept)
-        desk = planner.roster.desks["w0"]
-        planner.roster.memories["n0"].loaded["m"] = 10
-        desk.checkpoint, desk.held = "m", ["a", "b"]
-        planner.fill_queue(desk, 0.0)
+        state = planner.cluster.states["w0"]
+        planner.cluster.memories["n0"].loaded["m"] = 10
+        state.checkpoint, state.held = "m", ["a", "b"]
+        planner.fill_queue(state, 0.0)
         ends_s.append(planner.end_s)
     assert ends_s == pytest.approx([202.0, 200.0], abs=0.9)
 
@@ -271,8 +271,8 @@ def test_a_worker_that_keeps_one_dataset_makes_the_others_ready_again() -> None:
 def test_workers_go_to_the_higher_priority_first_and_the_rest_to_the_next() -> None:
     planner = make_planner("m", "x", workers=3, samples=4)
     planner.ledger.checkpoints["x"] = replace(planner.ledger.checkpoints["x"], priority=1)
-    planner.fill_queue(planner.roster.desks["w0"], 0.0)
-    groups = [desk.group for desk in planner.roster.desks.values()]
+    planner.fill_queue(planner.cluster.states["w0"], 0.0)
+    groups = [state.group for state in planner.cluster.states.values()]
     # 12 s of work are worth two workers, where a start, a set-up and the shortest part take 8 s.
     assert groups.count("x") == 2 and groups.count("m") == 1
 
@@ -280,19 +280,19 @@ def test_workers_go_to_the_higher_priority_first_and_the_rest_to_the_next() -> N
 def test_a_checkpoint_of_many_gpus_takes_the_wide_workers_before_others_can() -> None:
     planner = make_planner("m", "x", workers=2)
     planner.ledger.checkpoints["x"] = replace(planner.ledger.checkpoints["x"], gpus=2)
-    planner.roster.add_worker(Worker(id="wide", node="n0", gpus=(1, 2)))
-    planner.fill_queue(planner.roster.desks["w0"], 0.0)
-    assert {name: desk.group for name, desk in planner.roster.desks.items()} == {"w0": "m", "w1": "m", "wide": "x"}
+    planner.cluster.add_worker(Worker(id="wide", node="n0", gpus=(1, 2)))
+    planner.fill_queue(planner.cluster.states["w0"], 0.0)
+    assert {name: state.group for name, state in planner.cluster.states.items()} == {"w0": "m", "w1": "m", "wide": "x"}
 
 
 def test_a_worker_that_helps_nobody_goes_back_to_its_own_checkpoint() -> None:
     planner = make_planner("m", "x", workers=2, samples=1)
-    desks = planner.roster.desks
-    planner.fill_queue(desks["w0"], 0.0)
-    free = next(desk for desk in desks.values() if desk.group == "m")
+    states = planner.cluster.states
+    planner.fill_queue(states["w0"], 0.0)
+    free = next(state for state in states.values() if state.group == "m")
     for pool in pools(planner).values():
         pool.take(1)
-    planner.roster.memories["n0" if free.worker.id == "w1" else "n1"].loaded["x"] = 10
+    planner.cluster.memories["n0" if free.worker.id == "w1" else "n1"].loaded["x"] = 10
     planner.load_s = lambda checkpoint: 1000.0  # by then the other worker is done
     free.queue = []
     planner.change()
@@ -303,31 +303,31 @@ def test_a_worker_that_helps_nobody_goes_back_to_its_own_checkpoint() -> None:
 def test_what_runs_already_needs_no_early_trial() -> None:
     planner = make_planner(priors=Table(a=replace(PRIOR, spread=1.0, trusted=False)))
     pools(planner)["a"].take(1)
-    planner.fill_queue(planner.roster.desks["w0"], 0.0)
+    planner.fill_queue(planner.cluster.states["w0"], 0.0)
     assert not pools(planner)["a"].untried
 
 
 def test_an_untried_share_goes_back_behind_the_other_untried_ones_only() -> None:
     planner = make_planner(priors=Table(), samples=400)
     a, b = pools(planner)["a"], pools(planner)["b"]
-    desk = planner.roster.desks["w0"]
+    state = planner.cluster.states["w0"]
     for untried, pilots, order in ((True, 7, ["b", "a"]), (True, 0, ["a", "b"]), (False, 7, ["a", "b"])):
         a.untried = b.untried = untried
-        desk.queue = [Share(key=("m", name), samples=100) for name in "ab"]
-        assert cut_trial(desk, pools(planner), "t", CuttingConfig(), Outlook(pilots=pilots)) is not None
-        assert [share.key[1] for share in desk.queue] == order
+        state.queue = [Share(key=("m", name), samples=100) for name in "ab"]
+        assert cut_trial(state, pools(planner), "t", CuttingConfig(), Outlook(pilots=pilots)) is not None
+        assert [share.key[1] for share in state.queue] == order
     a.untried, b.untried = True, False
-    desk.queue = [Share(key=("m", name), samples=100) for name in "ab"]
-    cut_trial(desk, pools(planner), "t", CuttingConfig(), Outlook(pilots=7))
-    assert [share.key[1] for share in desk.queue] == ["a", "b"]
+    state.queue = [Share(key=("m", name), samples=100) for name in "ab"]
+    cut_trial(state, pools(planner), "t", CuttingConfig(), Outlook(pilots=7))
+    assert [share.key[1] for share in state.queue] == ["a", "b"]
 
 
 @pytest.mark.parametrize(("share", "whole"), [(3, True), (4, False)])
 def test_a_share_is_cut_where_both_pieces_are_long_enough(share: int, whole: bool) -> None:
     planner = make_planner()
-    desk = planner.roster.desks["w0"]
-    desk.queue = [Share(key=("m", "a"), samples=share)]
-    trial = cut_trial(desk, pools(planner), "t", CuttingConfig(min_part_s=2.0), Outlook())
+    state = planner.cluster.states["w0"]
+    state.queue = [Share(key=("m", "a"), samples=share)]
+    trial = cut_trial(state, pools(planner), "t", CuttingConfig(min_part_s=2.0), Outlook())
     assert trial is not None and (trial.parts[0].samples == share) is whole
 
 
@@ -339,10 +339,10 @@ def test_the_first_set_up_of_each_dataset_is_certain_and_no_other() -> None:
 
 def test_a_free_worker_helps_the_checkpoint_that_would_end_last() -> None:
     planner = make_planner("m", "x", "y", workers=3)
-    desks = planner.roster.desks
-    planner.fill_queue(desks["w0"], 0.0)
-    assert {desk.group for desk in desks.values()} == {"m", "x", "y"}
-    free = next(desk for desk in desks.values() if desk.group == "m")
+    states = planner.cluster.states
+    planner.fill_queue(states["w0"], 0.0)
+    assert {state.group for state in states.values()} == {"m", "x", "y"}
+    free = next(state for state in states.values() if state.group == "m")
     for pool in pools(planner).values():
         pool.take(1000)
     pools(planner, "x")["a"].take(90)
@@ -361,7 +361,7 @@ def test_time_left_is_that_of_inference_or_of_scores_whichever_is_longer() -> No
     scores = ScoreQueue(cpus={"n0": 2, "n1": 2})
 
     def left(seconds: float) -> float:
-        return measure_progress(planner.ledger, planner.roster, scores, trials_done=0, left_s=seconds).time_left_s
+        return measure_progress(planner.ledger, planner.cluster, scores, trials_done=0, left_s=seconds).time_left_s
 
     assert left(10.0) == pytest.approx(200 * 0.5 / 4)  # four CPUs score 200 samples
     assert left(40.0) == 40.0
@@ -379,8 +379,8 @@ def test_every_sample_and_gpu_is_counted_once() -> None:
         place.add(part)
     part = pool.take(5)
     assert part is not None
-    planner.roster.begin(planner.roster.desks["w0"], Trial(id="t", checkpoint="m", parts=(part,)), 0.0)
-    seen = measure_progress(planner.ledger, planner.roster, ScoreQueue(), trials_done=3, left_s=1.0)
+    planner.cluster.begin(planner.cluster.states["w0"], Trial(id="t", checkpoint="m", parts=(part,)), 0.0)
+    seen = measure_progress(planner.ledger, planner.cluster, ScoreQueue(), trials_done=3, left_s=1.0)
     assert (seen.samples, seen.inferred, seen.scored, seen.failed) == (200, 20, 10, 10)
     assert (seen.trials_done, seen.trials_running, seen.workers, seen.gpus, seen.gpus_busy) == (3, 1, 3, 3, 1)
 

@@ -14,13 +14,13 @@ from test_scheduler import make_dataset, make_priors, of, start
 from prism.evaluate.schedule import events
 from prism.evaluate.schedule.actions import ReportFailure, StartInference
 from prism.evaluate.schedule.bound import Supply, _fits, _needed_s
+from prism.evaluate.schedule.cluster import RunningTrial
 from prism.evaluate.schedule.cutting import CuttingConfig, Outlook, cut_trial
 from prism.evaluate.schedule.hardware import Hardware
 from prism.evaluate.schedule.learning import BatchTrials, Effect, Effects, Errors
 from prism.evaluate.schedule.ledger import Ledger
 from prism.evaluate.schedule.packing import Slot, _Attempt, _urgency
 from prism.evaluate.schedule.priors import Priors, Record, Took
-from prism.evaluate.schedule.roster import RunningTrial
 from prism.evaluate.schedule.scheduler import Scheduler, SchedulerConfig
 from prism.evaluate.schedule.score_queue import ScoreQueue, Scoring
 from prism.evaluate.schedule.standing import measure_progress
@@ -33,7 +33,7 @@ TASK = Dataset(name="task", adapter="builtin", task="task", samples=100, tokens=
 
 def run_of(scheduler: Scheduler, worker: str) -> RunningTrial:
     """What a worker runs now."""
-    running = scheduler._roster.desks[worker].running
+    running = scheduler._cluster.states[worker].running
     assert running is not None
     return running
 
@@ -75,21 +75,21 @@ def test_a_worker_is_suspended_after_failures_in_a_row_and_only_where_there_is_a
     config = SchedulerConfig(max_strikes=2, max_attempts=9)
     scheduler = Scheduler([STEP_1], [make_dataset("d", 1000)], make_priors(1.0, "d"), config)
     start(scheduler, gpus=2)
-    desk = scheduler._roster.desks["n0g0"]
+    state = scheduler._cluster.states["n0g0"]
     fail(scheduler, "n0g0", 5)
     running = run_of(scheduler, "n0g0")
     done = events.PartInferred(now_s=6, trial=running.trial.id, part=running.left[0], seconds=1)
     scheduler.handle(done)  # it works again, so that the next failure is the first
     scheduler.handle(events.InferenceFinished(now_s=6, trial=running.trial.id))
     fail(scheduler, "n0g0", 7)
-    assert desk.suspended == ""
+    assert state.suspended == ""
     fail(scheduler, "n0g0", 8)
-    assert desk.suspended == "broken"
+    assert state.suspended == "broken"
     alone = Scheduler([STEP_1], [make_dataset("d", 1000)], make_priors(1.0, "d"), config)
     start(alone)
     for now_s in (5, 6, 7):
         fail(alone, "n0g0", now_s)
-    assert alone._roster.desks["n0g0"].suspended == ""
+    assert alone._cluster.states["n0g0"].suspended == ""
 
 
 def test_a_worker_keeps_the_datasets_that_it_used_last() -> None:
@@ -102,7 +102,7 @@ def test_a_worker_keeps_the_datasets_that_it_used_last() -> None:
     assert len(names) == 3
     for one in list(running.left):
         scheduler.handle(events.PartInferred(now_s=5, trial=running.trial.id, part=one, seconds=0.01))
-    assert scheduler._roster.desks["n0g0"].held == names[1:]
+    assert scheduler._cluster.states["n0g0"].held == names[1:]
 
 
 def test_a_trial_is_served_from_its_start_to_its_end() -> None:
@@ -156,11 +156,11 @@ def test_as_many_nodes_read_at_once_as_storage_can_serve(hardware: Hardware, rea
 def test_a_node_without_failed_loads_may_try_once() -> None:
     planner = make_planner()
     planner.max_load_attempts = 1
-    desk = planner.roster.desks["w0"]
-    assert planner.can_run(desk, planner.ledger.checkpoints["m"])
-    assert not planner.roster.is_near(desk, "m")
-    planner.roster.memories["n0"].loaded["m"] = 10
-    assert planner.roster.is_near(desk, "m")
+    state = planner.cluster.states["w0"]
+    assert planner.can_run(state, planner.ledger.checkpoints["m"])
+    assert not planner.cluster.is_near(state, "m")
+    planner.cluster.memories["n0"].loaded["m"] = 10
+    assert planner.cluster.is_near(state, "m")
 
 
 @pytest.mark.parametrize(("loading", "allowed"), [(1, True), (2, False)])
@@ -185,7 +185,7 @@ def test_scores_that_wait_and_scores_that_run_are_not_done() -> None:
     planner = make_planner()
     scores = ScoreQueue(waiting={part(0, 1): 1.0, part(1, 2): 1.0})
     scores.running[part(2, 3)] = Scoring(node="n0", attempt=1)
-    seen = measure_progress(planner.ledger, planner.roster, scores, trials_done=0, left_s=1.0)
+    seen = measure_progress(planner.ledger, planner.cluster, scores, trials_done=0, left_s=1.0)
     assert seen.scores_waiting == 3
 
 
@@ -349,7 +349,7 @@ def test_a_batch_that_failed_and_fitted_as_often_is_tried_as_it_is() -> None:
 
 def test_a_checkpoint_that_was_never_served_has_had_nothing() -> None:
     planner = make_planner()
-    assert planner._claim(planner.ledger.checkpoints["m"]).served_s == 0.0
+    assert planner._demand(planner.ledger.checkpoints["m"]).served_s == 0.0
 
 
 def test_a_worker_goes_on_with_a_dataset_that_it_holds_for_a_single_sample() -> None:

@@ -6,13 +6,13 @@ import pytest
 
 from prism.evaluate.schedule.actions import LoadCheckpoint
 from prism.evaluate.schedule.bound import Supply, lower_bound_s
+from prism.evaluate.schedule.cluster import Cluster, RunningTrial, WorkerState
 from prism.evaluate.schedule.cutting import CuttingConfig, Outlook, cut_trial
-from prism.evaluate.schedule.fair_share import Claim, Seat, apportion, share_workers
+from prism.evaluate.schedule.fair_share import Candidate, Demand, apportion, share_workers
 from prism.evaluate.schedule.ledger import Ledger, Retry
 from prism.evaluate.schedule.packing import Share, Slot, Work, pack
 from prism.evaluate.schedule.pools import Pool, open_pool
 from prism.evaluate.schedule.priors import Prior, Priors
-from prism.evaluate.schedule.roster import Desk, Roster, RunningTrial
 from prism.evaluate.schedule.score_queue import ScoreQueue
 from prism.evaluate.schedule.transfers import Memory, TransferPolicy, choose_transfers
 from prism.evaluate.schedule.trials import Checkpoint, Dataset, Kept, Node, Part, Trial, Worker
@@ -35,10 +35,10 @@ def make_work(name: str, samples: int, **fields: float | bool) -> Work:
     return Work(key=("m", name), samples=samples, **settings)  # type: ignore[arg-type]
 
 
-def make_desk(*shares: tuple[str, int], checkpoint: str | None = "m", held: tuple[str, ...] = ()) -> Desk:
-    desk = Desk(worker=Worker(id="w", node="n"), checkpoint=checkpoint, held=list(held))
-    desk.queue = [Share(key=("m", name), samples=samples) for name, samples in shares]
-    return desk
+def make_desk(*shares: tuple[str, int], checkpoint: str | None = "m", held: tuple[str, ...] = ()) -> WorkerState:
+    state = WorkerState(worker=Worker(id="w", node="n"), checkpoint=checkpoint, held=list(held))
+    state.queue = [Share(key=("m", name), samples=samples) for name, samples in shares]
+    return state
 
 
 # -- the bound
@@ -95,20 +95,20 @@ def test_a_share_too_short_to_cut_is_taken_whole() -> None:
 
 
 def test_a_dataset_that_cannot_be_split_is_taken_whole() -> None:
-    desk = make_desk(("d", 100))
-    trial = cut_trial(desk, {"d": make_pool(splittable=False)}, "t", CuttingConfig(), Outlook())
-    assert trial is not None and trial.parts == (part(0, 100),) and desk.queue == []
+    state = make_desk(("d", 100))
+    trial = cut_trial(state, {"d": make_pool(splittable=False)}, "t", CuttingConfig(), Outlook())
+    assert trial is not None and trial.parts == (part(0, 100),) and state.queue == []
 
 
 def test_small_datasets_share_a_trial_up_to_the_limit() -> None:
     short = Prior(start_s=4.0, setup_s=2.0, infer_s=0.1, score_s=0.0, measured=True)
     pools = {name: make_pool(10, short, name=name) for name in "abcde"}
-    desk = make_desk(*((name, 10) for name in "abcde"))
-    trial = cut_trial(desk, pools, "t", CuttingConfig(merge_s=9.5), Outlook())
+    state = make_desk(*((name, 10) for name in "abcde"))
+    trial = cut_trial(state, pools, "t", CuttingConfig(merge_s=9.5), Outlook())
     assert trial is not None
     assert [p.dataset for p in trial.parts] == ["a", "b", "c"]  # 3 s each; one more second would pass 9.5 s
     assert trial.expected_s == pytest.approx(3 * (2.0 + 1.0))
-    assert [share.key[1] for share in desk.queue] == ["d", "e"]
+    assert [share.key[1] for share in state.queue] == ["d", "e"]
 
 
 @pytest.mark.parametrize(
@@ -117,8 +117,8 @@ def test_small_datasets_share_a_trial_up_to_the_limit() -> None:
 def test_start_and_setup_are_expected_where_they_are_needed(
     checkpoint: str | None, held: tuple[str, ...], before_s: float
 ) -> None:
-    desk = make_desk(("d", 100), checkpoint=checkpoint, held=held)
-    trial = cut_trial(desk, {"d": make_pool()}, "t", CuttingConfig(), Outlook())
+    state = make_desk(("d", 100), checkpoint=checkpoint, held=held)
+    trial = cut_trial(state, {"d": make_pool()}, "t", CuttingConfig(), Outlook())
     assert trial is not None and trial.expected_s == pytest.approx(before_s + 50)
 
 
@@ -126,8 +126,8 @@ def test_a_share_that_others_have_taken_is_passed_over() -> None:
     pools = {"a": make_pool(name="a"), "b": make_pool(4, name="b")}
     while pools["a"].take(1000):
         pass
-    desk = make_desk(("a", 10), ("b", 4))
-    trial = cut_trial(desk, pools, "t", CuttingConfig(), Outlook())
+    state = make_desk(("a", 10), ("b", 4))
+    trial = cut_trial(state, pools, "t", CuttingConfig(), Outlook())
     assert trial is not None and {p.dataset for p in trial.parts} == {"b"}
     assert cut_trial(make_desk(("a", 10)), pools, "t", CuttingConfig(), Outlook()) is None
 
@@ -233,28 +233,28 @@ def test_a_late_trial_is_taken_to_need_a_tenth_of_its_time_again() -> None:
 
 
 def test_a_worker_joins_once_and_not_on_a_gpu_that_another_has() -> None:
-    roster = Roster()
-    assert not roster.add_worker(Worker(id="w", node="n", gpus=(0,)))
-    roster.add_node(Node(id="n"))
-    assert roster.add_worker(Worker(id="w", node="n", gpus=(0,)))
-    assert not roster.add_worker(Worker(id="v", node="n", gpus=(0, 1)))
-    assert roster.add_worker(Worker(id="u", node="n", gpus=(1,)))
-    assert set(roster.idle) == {"w", "u"} and len(roster.on_node("n")) == 2
+    cluster = Cluster()
+    assert not cluster.add_worker(Worker(id="w", node="n", gpus=(0,)))
+    cluster.add_node(Node(id="n"))
+    assert cluster.add_worker(Worker(id="w", node="n", gpus=(0,)))
+    assert not cluster.add_worker(Worker(id="v", node="n", gpus=(0, 1)))
+    assert cluster.add_worker(Worker(id="u", node="n", gpus=(1,)))
+    assert set(cluster.idle) == {"w", "u"} and len(cluster.on_node("n")) == 2
 
 
 def test_a_worker_is_idle_again_after_its_trial_unless_it_is_suspended() -> None:
-    roster = Roster()
-    roster.add_node(Node(id="n"))
-    roster.add_worker(Worker(id="w", node="n"))
-    desk = roster.desks["w"]
-    roster.begin(desk, Trial(id="t", checkpoint="m", parts=(part(0, 1),)), 1.0)
-    assert not roster.idle and roster.trials == {"t": desk}
-    assert roster.end(desk) is not None and set(roster.idle) == {"w"} and not roster.trials
-    roster.suspend(desk, "full disk")
-    assert not roster.idle and not roster.usable
-    roster.resume()
-    assert set(roster.idle) == {"w"} and roster.usable == [desk]
-    assert roster.remove("w") is None and not roster.desks and not roster.idle
+    cluster = Cluster()
+    cluster.add_node(Node(id="n"))
+    cluster.add_worker(Worker(id="w", node="n"))
+    state = cluster.states["w"]
+    cluster.begin(state, Trial(id="t", checkpoint="m", parts=(part(0, 1),)), 1.0)
+    assert not cluster.idle and cluster.trials == {"t": state}
+    assert cluster.end(state) is not None and set(cluster.idle) == {"w"} and not cluster.trials
+    cluster.suspend(state, "full disk")
+    assert not cluster.idle and not cluster.usable
+    cluster.resume()
+    assert set(cluster.idle) == {"w"} and cluster.usable == [state]
+    assert cluster.remove("w") is None and not cluster.states and not cluster.idle
 
 
 # -- transfers and shares
@@ -315,30 +315,30 @@ def test_a_node_loads_one_model_at_a_time_and_none_that_it_has() -> None:
 
 
 def test_workers_are_divided_by_weight_and_what_is_of_no_use_goes_to_others() -> None:
-    claims = [Claim(checkpoint="a", weight=3.0, useful=99), Claim(checkpoint="b", weight=1.0, useful=99)]
-    assert apportion(claims, 8) == {"a": 6, "b": 2}
-    assert apportion(claims, 1) == {"a": 1, "b": 0}
-    assert apportion([Claim(checkpoint="a", weight=3.0, useful=2), claims[1]], 8) == {"a": 2, "b": 6}
+    demands = [Demand(checkpoint="a", weight=3.0, useful=99), Demand(checkpoint="b", weight=1.0, useful=99)]
+    assert apportion(demands, 8) == {"a": 6, "b": 2}
+    assert apportion(demands, 1) == {"a": 1, "b": 0}
+    assert apportion([Demand(checkpoint="a", weight=3.0, useful=2), demands[1]], 8) == {"a": 2, "b": 6}
 
 
 def test_a_checkpoint_goes_where_it_lies() -> None:
-    seats = [
-        Seat(worker="w0", node="n0", nearby=frozenset({"b"})),
-        Seat(worker="w1", node="n1", holds="a", nearby=frozenset({"b"})),
+    candidates = [
+        Candidate(worker="w0", node="n0", nearby=frozenset({"b"})),
+        Candidate(worker="w1", node="n1", holds="a", nearby=frozenset({"b"})),
     ]
-    claims = [Claim(checkpoint=name, weight=1.0, useful=9) for name in ("a", "b")]
-    assert share_workers(claims, seats) == {"w0": "b", "w1": "a"}
+    demands = [Demand(checkpoint=name, weight=1.0, useful=9) for name in ("a", "b")]
+    assert share_workers(demands, candidates) == {"w0": "b", "w1": "a"}
 
 
 def test_with_fewer_workers_than_checkpoints_those_begun_come_first_then_those_served_least() -> None:
-    seats = [Seat(worker="w", node="n", holds="c")]
-    claims = [
-        Claim(checkpoint="a", weight=1.0, useful=9, served_s=5.0),
-        Claim(checkpoint="b", weight=2.0, useful=9, served_s=8.0),
-        Claim(checkpoint="c", weight=1.0, useful=9, served_s=100.0),
+    candidates = [Candidate(worker="w", node="n", holds="c")]
+    demands = [
+        Demand(checkpoint="a", weight=1.0, useful=9, served_s=5.0),
+        Demand(checkpoint="b", weight=2.0, useful=9, served_s=8.0),
+        Demand(checkpoint="c", weight=1.0, useful=9, served_s=100.0),
     ]
-    assert share_workers(claims, seats) == {"w": "c"}
-    assert share_workers(claims[:2], seats) == {"w": "b"}
+    assert share_workers(demands, candidates) == {"w": "c"}
+    assert share_workers(demands[:2], candidates) == {"w": "b"}
 
 
 # -- packing

@@ -144,11 +144,11 @@ def _configure(
     """Results are written as they come, so that a run that is stopped has shown what it found."""
     from prism.evaluate.evaluation import EvaluateConfig
     from prism.evaluate.publishing import Publisher
-    from prism.evaluate.run.neighbours import Neighbours
+    from prism.evaluate.run.busy_gpus import BusyGpus
 
     priors = Path(plan.priors) if plan.priors else None
     publish = Publisher(output, plan.push, note).publish
-    busy: Callable[[], frozenset[int]] = Neighbours() if beside_training else frozenset
+    busy: Callable[[], frozenset[int]] = BusyGpus() if beside_training else frozenset
     return EvaluateConfig(folder=output, say=note, show=draw, priors=priors, publish=publish, busy_gpus=busy)
 
 

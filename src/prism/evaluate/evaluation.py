@@ -21,9 +21,9 @@ from prism.evaluate.run.jobs import WarmUpJob
 from prism.evaluate.run.loading import open_source
 from prism.evaluate.run.loading.source import identify
 from prism.evaluate.run.models.model import is_tiny
+from prism.evaluate.run.node_states import Layout
 from prism.evaluate.run.outcomes import Findings, Problem
 from prism.evaluate.run.run_log import RunLog
-from prism.evaluate.run.stations import Layout
 from prism.evaluate.run.store import Store
 from prism.evaluate.run.surveying import survey_datasets
 from prism.evaluate.run.watching import Seen

@@ -10,7 +10,7 @@ from prism.evaluate.run.engines.engine import WorkerSpec
 from prism.evaluate.run.fingerprint import make_fingerprint
 from prism.evaluate.run.jobs import CombineJob, InferJob, PullJob, ReleaseJob, ScoreJob
 from prism.evaluate.run.loading.source import SourceFile
-from prism.evaluate.run.stations import Duty
+from prism.evaluate.run.node_states import Duty
 from prism.evaluate.run.store import Store
 from prism.evaluate.schedule import actions
 from prism.evaluate.schedule.trials import Dataset, Kept, Part, Trial

@@ -11,9 +11,9 @@ from pathlib import Path
 from prism.evaluate.run.assignments import Assignments
 from prism.evaluate.run.engines.engine import Outcome
 from prism.evaluate.run.jobs import Combined, Inferred, Pulled
+from prism.evaluate.run.node_states import Duty
 from prism.evaluate.run.outcomes import Findings, Problem
 from prism.evaluate.run.run_log import RunLog
-from prism.evaluate.run.stations import Duty
 from prism.evaluate.run.store import Store
 from prism.evaluate.run.workers import WorkerPool
 from prism.evaluate.schedule import actions, events

@@ -16,7 +16,7 @@ from prism.evaluate.run.adapters.adapter import Survey
 from prism.evaluate.run.loading import open_source
 from prism.evaluate.run.loading.source import SourceFile
 from prism.evaluate.run.store import Store
-from prism.evaluate.run.workplace import Workplace
+from prism.evaluate.run.worker_context import WorkerContext
 from prism.evaluate.schedule.trials import Dataset, Part
 
 
@@ -26,7 +26,7 @@ class SurveyJob:
 
     datasets: tuple[Dataset, ...]
 
-    def run(self, place: Workplace) -> list[Survey] | str:
+    def run(self, place: WorkerContext) -> list[Survey] | str:
         """One answer per dataset, or why one of them cannot be used."""
         try:
             return [open_adapter(dataset.adapter).survey(dataset) for dataset in self.datasets]
@@ -40,7 +40,7 @@ class WarmUpJob:
 
     modules: tuple[str, ...]
 
-    def run(self, place: Workplace) -> None:
+    def run(self, place: WorkerContext) -> None:
         """Import them; what is missing is told when it is used."""
         place.use_one_thread()
         for name in self.modules:
@@ -65,7 +65,7 @@ class PullJob:
     files: tuple[SourceFile, ...]
     host: str
 
-    def run(self, place: Workplace) -> Pulled:
+    def run(self, place: WorkerContext) -> Pulled:
         """Pull it unless it is there."""
         lease = place.shelf.lease(self.key, [open_source(address) for address in self.addresses], self.files)
         place.keep(lease)
@@ -79,7 +79,7 @@ class ReleaseJob:
 
     key: str
 
-    def run(self, place: Workplace) -> None:
+    def run(self, place: WorkerContext) -> None:
         """Give it back."""
         place.let_go(self.key)
 
@@ -106,21 +106,21 @@ class InferJob:
     device: str
     shrink: int = 0
 
-    def run(self, place: Workplace) -> Inferred:
+    def run(self, place: WorkerContext) -> Inferred:
         """Model and dataset made ready, samples inferred, outputs on disk."""
         place.use_one_thread()
         model = place.use_only(self.key)
-        place.bench.device = self.device
+        place.cache.device = self.device
         adapter = open_adapter(self.dataset.adapter)
-        adapter.prepare(self.dataset, model, place.bench, self.shrink)
+        adapter.prepare(self.dataset, model, place.cache, self.shrink)
         start = time.monotonic()
-        outputs = adapter.infer(self.dataset, model, place.bench, self.part.first, self.part.last, self.shrink)
+        outputs = adapter.infer(self.dataset, model, place.cache, self.part.first, self.part.last, self.shrink)
         Store(self.folder).write("outputs", self.part, self.fingerprint, outputs)
         return Inferred(
-            start_s=place.bench.take_spent_s("model"),
-            setup_s=place.bench.take_spent_s("dataset"),
+            start_s=place.cache.take_spent_s("model"),
+            setup_s=place.cache.take_spent_s("dataset"),
             seconds=time.monotonic() - start,
-            usage=place.bench.take_usage(),
+            usage=place.cache.take_usage(),
         )
 
 
@@ -133,14 +133,14 @@ class ScoreJob:
     folder: Path
     fingerprint: str
 
-    def run(self, place: Workplace) -> float:
+    def run(self, place: WorkerContext) -> float:
         """Seconds it took."""
         place.use_one_thread()
         start = time.monotonic()
         store = Store(self.folder)
         outputs = store.read("outputs", self.part)
         dataset = _keep_verdicts(self.dataset, self.folder)
-        scores = open_adapter(dataset.adapter).score(dataset, place.bench, outputs, self.part.first)
+        scores = open_adapter(dataset.adapter).score(dataset, place.cache, outputs, self.part.first)
         store.write("scores", self.part, self.fingerprint, scores)
         return time.monotonic() - start
 
@@ -163,7 +163,7 @@ class CombineJob:
     folder: Path
     fingerprint: str
 
-    def run(self, place: Workplace) -> Combined:
+    def run(self, place: WorkerContext) -> Combined:
         """The metrics, which are kept too unless one of them is no number."""
         store = Store(self.folder)
         scores = [score for part in self.parts for score in store.read("scores", part)]

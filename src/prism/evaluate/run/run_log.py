@@ -12,8 +12,8 @@ from typing import Any
 
 from prism.evaluate.files import replace_file
 from prism.evaluate.run.engines.engine import Outcome
+from prism.evaluate.run.node_states import Duty
 from prism.evaluate.run.outcomes import Findings
-from prism.evaluate.run.stations import Duty
 from prism.evaluate.schedule.standing import Progress
 
 _PHASES = ("load", "infer", "score")

@@ -9,7 +9,7 @@ from dataclasses import replace
 
 from prism.errors import PrismError
 from prism.evaluate.run.engines.engine import Engine, EngineNode, Gone, Job, Outcome, Returned, WorkerSpec
-from prism.evaluate.run.stations import Duty, Layout, Station
+from prism.evaluate.run.node_states import Duty, Layout, NodeState
 from prism.evaluate.schedule import events
 from prism.evaluate.schedule.events import Event, Failure
 from prism.evaluate.schedule.trials import Node, Worker
@@ -28,7 +28,7 @@ class WorkerPool:
         self._layout = layout
         self._warm_up = warm_up
         self._held: dict[str, Duty] = {}  # the first of workers that are warming up
-        self._stations: dict[str, Station] = {}
+        self._node_states: dict[str, NodeState] = {}
         self._workers: dict[str, WorkerSpec] = {}
         self._duties: dict[str, Duty] = {}
         self._news: deque[Event] = deque()
@@ -50,12 +50,12 @@ class WorkerPool:
         self._next_check_s = now_s + _NODE_CHECK_S
         alive = {node.id: node for node in self._engine.nodes()}
         found: list[Event] = []
-        for gone in [name for name in self._stations if name not in alive]:
-            self._close_station(gone)
+        for gone in [name for name in self._node_states if name not in alive]:
+            self._close_node(gone)
             found.append(events.NodeLost(now_s=now_s, node=gone))
         for node in alive.values():
-            if node.id not in self._stations:
-                found += self._open_station(node, now_s)
+            if node.id not in self._node_states:
+                found += self._open_node(node, now_s)
         return found
 
     def changes(self, now_s: float) -> list[Event]:
@@ -70,14 +70,14 @@ class WorkerPool:
 
     def address(self, node: str) -> str:
         """Where a node is reached by others."""
-        station = self._stations.get(node)
-        return station.node.address if station else ""
+        node_state = self._node_states.get(node)
+        return node_state.node.address if node_state else ""
 
     def tend(self, duty: Duty) -> None:
         """For the process that keeps a node's shelf; one after the other."""
-        if (station := self._stations.get(duty.node)) is not None:
-            station.load_queue.append(duty)
-            self._feed(station)
+        if (node_state := self._node_states.get(duty.node)) is not None:
+            node_state.load_queue.append(duty)
+            self._feed(node_state)
 
     def assign(self, worker: str, duty: Duty) -> None:
         """For an inference worker."""
@@ -88,13 +88,15 @@ class WorkerPool:
 
     def score(self, duty: Duty) -> None:
         """For a CPU of its node, or of the least busy one."""
-        stations = self._stations.values()
-        station = self._stations.get(duty.node) or min(stations, key=lambda s: len(s.score_queue), default=None)
-        if station is None:
+        node_states = self._node_states.values()
+        node_state = self._node_states.get(duty.node) or min(
+            node_states, key=lambda s: len(s.score_queue), default=None
+        )
+        if node_state is None:
             self._save([duty])
         else:
-            station.score_queue.append(replace(duty, node=station.node.id))
-            self._feed(station)
+            node_state.score_queue.append(replace(duty, node=node_state.node.id))
+            self._feed(node_state)
 
     def dismiss(self, worker: str) -> None:
         """Stop a process and give its GPUs back."""
@@ -117,7 +119,7 @@ class WorkerPool:
         while len(self._lent) > count and free:
             spec = free.pop()
             self._lent.remove(spec)
-            if spec.node in self._stations:
+            if spec.node in self._node_states:
                 self._news.append(self._start_worker(spec.node, spec.gpus))
 
     def wait(self, timeout_s: float) -> Iterator[tuple[Duty, Outcome]]:
@@ -132,10 +134,10 @@ class WorkerPool:
                     self._begin(report.worker, self._held.pop(report.worker))
                 yield duty, report.outcome
         yield from self._end_hung()
-        for _ in range(len(self._orphans) if self._stations else 0):
+        for _ in range(len(self._orphans) if self._node_states else 0):
             self.score(self._orphans.popleft())
-        for station in self._stations.values():
-            self._feed(station)
+        for node_state in self._node_states.values():
+            self._feed(node_state)
 
     def _went_with_node(self, worker: str, duty: Duty | None) -> bool:
         """Whether a lost worker's node is gone too: then the node's loss is told, and nothing is started there."""
@@ -170,42 +172,42 @@ class WorkerPool:
             self._news.append(events.WorkerLost(now_s=0.0, worker=worker))
             place = (spec.node, spec.gpus)
             self._replacements[place] = self._replacements.get(place, 0) + 1
-            if spec.node in self._stations and self._replacements[place] <= _MAX_REPLACEMENTS:
+            if spec.node in self._node_states and self._replacements[place] <= _MAX_REPLACEMENTS:
                 self._news.append(self._start_worker(spec.node, spec.gpus))
             return
-        for station in self._stations.values():
-            if worker == station.loader:
-                place = (station.node.id, ())
+        for node_state in self._node_states.values():
+            if worker == node_state.loader:
+                place = (node_state.node.id, ())
                 self._replacements[place] = self._replacements.get(place, 0) + 1
                 if self._replacements[place] > _MAX_REPLACEMENTS:
                     raise PrismError(
-                        f"{station.node.id}: the process that loads checkpoints dies again and again: {text}"
+                        f"{node_state.node.id}: the process that loads checkpoints dies again and again: {text}"
                     )
                 # Its copies went with its leases: the node has to load again.
-                self._news.append(events.NodeLost(now_s=0.0, node=station.node.id))
-                self._close_station(station.node.id)
+                self._news.append(events.NodeLost(now_s=0.0, node=node_state.node.id))
+                self._close_node(node_state.node.id)
                 return
-            if worker in station.scorers:
-                station.scorers.remove(worker)
+            if worker in node_state.scorers:
+                node_state.scorers.remove(worker)
 
-    def _open_station(self, node: EngineNode, now_s: float) -> Iterator[Event]:
+    def _open_node(self, node: EngineNode, now_s: float) -> Iterator[Event]:
         places = self._layout.find_places(node, len(self._workers))
-        station = Station(node=node, score_cpus=self._layout.score_cpus or max(1, node.cpus - len(places)))
+        node_state = NodeState(node=node, score_cpus=self._layout.score_cpus or max(1, node.cpus - len(places)))
         if (scorer := self._adopted.pop(node.id, None)) is not None:
-            station.scorers.append(scorer)
-        self._stations[node.id] = station
+            node_state.scorers.append(scorer)
+        self._node_states[node.id] = node_state
         yield events.NodeJoined(
             now_s=now_s,
-            node=Node(id=node.id, cpus=station.score_cpus, memory_bytes=self._layout.memory_bytes),
+            node=Node(id=node.id, cpus=node_state.score_cpus, memory_bytes=self._layout.memory_bytes),
         )
         for gpus in places:
             yield replace(self._start_worker(node.id, gpus), now_s=now_s)
 
-    def _close_station(self, node: str) -> None:
-        station = self._stations.pop(node)
-        self._save([*station.score_queue, *(self._duties[s] for s in station.scorers if s in self._duties)])
+    def _close_node(self, node: str) -> None:
+        node_state = self._node_states.pop(node)
+        self._save([*node_state.score_queue, *(self._duties[s] for s in node_state.scorers if s in self._duties)])
         workers = [worker for worker, spec in self._workers.items() if spec.node == node]
-        for worker in (*workers, *station.scorers, station.loader):
+        for worker in (*workers, *node_state.scorers, node_state.loader):
             self.dismiss(worker)
 
     def _save(self, duties: Iterable[Duty]) -> None:
@@ -220,23 +222,23 @@ class WorkerPool:
             self._begin(spec.id, Duty(kind="warm", job=self._warm_up, node=node))
         return events.WorkerJoined(now_s=0.0, worker=Worker(id=spec.id, node=node, gpus=gpus))
 
-    def _feed(self, station: Station) -> None:
+    def _feed(self, node_state: NodeState) -> None:
         """Hand queued jobs to idle processes; a process is started when first needed."""
-        if station.load_queue:
-            if not station.loader:
-                station.loader = self._name("loader", station.node.id)
-                self._engine.start(WorkerSpec(id=station.loader, node=station.node.id, cpus=0.0))
-            if station.loader not in self._duties:
-                self._begin(station.loader, station.load_queue.popleft())
-        while station.score_queue:
-            idle = next((s for s in station.scorers if s not in self._duties), None)
-            if idle is None and len(station.scorers) < station.score_cpus:
-                idle = self._name("scorer", station.node.id)
-                self._engine.start(WorkerSpec(id=idle, node=station.node.id, cpus=1.0))
-                station.scorers.append(idle)
+        if node_state.load_queue:
+            if not node_state.loader:
+                node_state.loader = self._name("loader", node_state.node.id)
+                self._engine.start(WorkerSpec(id=node_state.loader, node=node_state.node.id, cpus=0.0))
+            if node_state.loader not in self._duties:
+                self._begin(node_state.loader, node_state.load_queue.popleft())
+        while node_state.score_queue:
+            idle = next((s for s in node_state.scorers if s not in self._duties), None)
+            if idle is None and len(node_state.scorers) < node_state.score_cpus:
+                idle = self._name("scorer", node_state.node.id)
+                self._engine.start(WorkerSpec(id=idle, node=node_state.node.id, cpus=1.0))
+                node_state.scorers.append(idle)
             if idle is None:
                 break
-            self._begin(idle, station.score_queue.popleft())
+            self._begin(idle, node_state.score_queue.popleft())
 
     def _begin(self, worker: str, duty: Duty) -> None:
         self._duties[worker] = replace(duty, worker=worker, start_s=time.monotonic(), start_ns=time.time_ns())

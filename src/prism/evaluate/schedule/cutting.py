@@ -6,9 +6,9 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from prism.evaluate.schedule.cluster import WorkerState
 from prism.evaluate.schedule.packing import Share
 from prism.evaluate.schedule.pools import Pool
-from prism.evaluate.schedule.roster import Desk
 from prism.evaluate.schedule.trials import Part, Trial
 
 _CAUTION = 2.0  # standard deviations by which a score may take longer than expected and still end in time
@@ -34,27 +34,27 @@ class Outlook:
 
 
 def cut_trial(
-    desk: Desk, pools: Mapping[str, Pool], trial_id: str, config: CuttingConfig, outlook: Outlook
+    state: WorkerState, pools: Mapping[str, Pool], trial_id: str, config: CuttingConfig, outlook: Outlook
 ) -> Trial | None:
     """The next trial of a worker: a piece of its share, or several small datasets; None when its queue is of no use."""
     parts: list[Part] = []
     seconds = 0.0
-    while desk.queue:
-        share = desk.queue[0]
+    while state.queue:
+        share = state.queue[0]
         pool = pools[share.key[1]]
         samples, share_s = _cut(pool, share, config, outlook)
         if parts and seconds + share_s > config.merge_s:
             break
         part = pool.take(samples)
         if part is None:  # others have taken it all
-            desk.queue.pop(0)
+            state.queue.pop(0)
             continue
         parts.append(part)
-        seconds += _expect_s(desk, pool, parts) + part.samples * pool.prior.infer_s * outlook.pace
+        seconds += _expect_s(state, pool, parts) + part.samples * pool.prior.infer_s * outlook.pace
         left = share.samples - part.samples
-        desk.queue.pop(0)
+        state.queue.pop(0)
         if left > 0:
-            desk.queue.insert(_count_untried(desk, pools, pool, outlook.pilots), Share(key=share.key, samples=left))
+            state.queue.insert(_count_untried(state, pools, pool, outlook.pilots), Share(key=share.key, samples=left))
         if left > 0 or seconds >= config.merge_s:
             break
     if not parts:
@@ -88,14 +88,14 @@ def _cut(pool: Pool, share: Share, config: CuttingConfig, outlook: Outlook) -> t
     return count, count * infer_s
 
 
-def _count_untried(desk: Desk, pools: Mapping[str, Pool], pool: Pool, most: int) -> int:
+def _count_untried(state: WorkerState, pools: Mapping[str, Pool], pool: Pool, most: int) -> int:
     """How many other shares of a queue begin before what is left of an untried one: those that are untried too."""
-    waiting = [pools[share.key[1]].untried for share in desk.queue[: most if pool.untried else 0]]
+    waiting = [pools[share.key[1]].untried for share in state.queue[: most if pool.untried else 0]]
     return waiting.index(False) if False in waiting else len(waiting)
 
 
-def _expect_s(desk: Desk, pool: Pool, parts: list[Part]) -> float:
+def _expect_s(state: WorkerState, pool: Pool, parts: list[Part]) -> float:
     """What comes before the inference of the last of these parts."""
-    begins = len(parts) == 1 and desk.checkpoint != pool.checkpoint.name
-    held = pool.dataset.name in desk.held or any(part.dataset == pool.dataset.name for part in parts[:-1])
+    begins = len(parts) == 1 and state.checkpoint != pool.checkpoint.name
+    held = pool.dataset.name in state.held or any(part.dataset == pool.dataset.name for part in parts[:-1])
     return pool.prior.start_s * begins + pool.prior.setup_s * (not held)

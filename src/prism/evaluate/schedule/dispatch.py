@@ -6,10 +6,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from prism.evaluate.schedule.actions import Action, ReleaseCheckpoint, StartInference
+from prism.evaluate.schedule.cluster import Cluster, WorkerState
 from prism.evaluate.schedule.cutting import CuttingConfig, cut_trial
 from prism.evaluate.schedule.ledger import Ledger, Retry
 from prism.evaluate.schedule.planner import Planner
-from prism.evaluate.schedule.roster import Desk, Roster
 from prism.evaluate.schedule.transfers import TransferPolicy, choose_transfers
 from prism.evaluate.schedule.trials import Trial
 
@@ -19,7 +19,7 @@ class Dispatcher:
     """Turns the plan into actions, as far as workers are idle and models are loaded."""
 
     ledger: Ledger
-    roster: Roster
+    cluster: Cluster
     planner: Planner
     cutting: CuttingConfig
     transfers: TransferPolicy
@@ -30,7 +30,9 @@ class Dispatcher:
         for retry in list(self.ledger.retries):
             pool = self.ledger.pool(retry.part)
             ready = [
-                desk for desk in self._able(retry) if desk.running is None and self.roster.is_near(desk, pool.key[0])
+                state
+                for state in self._able(retry)
+                if state.running is None and self.cluster.is_near(state, pool.key[0])
             ]
             if not ready:
                 continue
@@ -46,34 +48,34 @@ class Dispatcher:
                 shrink=pool.shrink,
                 expected_s=prior.start_s + prior.setup_s + retry.part.samples * prior.infer_s,
             )
-            self.roster.begin(ready[0], trial, now_s)
+            self.cluster.begin(ready[0], trial, now_s)
             yield StartInference(trial=trial, worker=ready[0].worker.id)
 
     def start_trials(self, now_s: float) -> Iterator[Action]:
         """The next trial of every idle worker whose model is there."""
-        for desk in list(self.roster.idle.values()):
+        for state in list(self.cluster.idle.values()):
             trial = None
             while trial is None:
-                self.planner.fill_queue(desk, now_s)
-                if desk.group is None or not desk.queue or not self.roster.is_near(desk, desk.group):
+                self.planner.fill_queue(state, now_s)
+                if state.group is None or not state.queue or not self.cluster.is_near(state, state.group):
                     break
-                pools = self.ledger.pools[desk.group]
-                outlook = self.planner.look_ahead(desk.group, desk.worker.node, now_s)
-                trial = cut_trial(desk, pools, self._next_id(), self.cutting, outlook)
+                pools = self.ledger.pools[state.group]
+                outlook = self.planner.look_ahead(state.group, state.worker.node, now_s)
+                trial = cut_trial(state, pools, self._next_id(), self.cutting, outlook)
             if trial is not None:
-                self.roster.begin(desk, trial, now_s)
-                yield StartInference(trial=trial, worker=desk.worker.id)
+                self.cluster.begin(state, trial, now_s)
+                yield StartInference(trial=trial, worker=state.worker.id)
 
     def start_loads(self, now_s: float) -> Iterator[Action]:
         """Bring models to the nodes whose workers wait for them, clear those that nobody needs."""
         if not self.planner.moved:
             return
         self.planner.moved = False
-        desks = [*self.roster.idle.values(), *self.roster.trials.values()]  # those that wait come first
-        wants = [(desk.worker.node, desk.group) for desk in desks if desk.group is not None and desk.queue]
+        states = [*self.cluster.idle.values(), *self.cluster.trials.values()]  # those that wait come first
+        wants = [(state.worker.node, state.group) for state in states if state.group is not None and state.queue]
         wants = list(dict.fromkeys([*self._retry_wants(), *wants]))
         yield from self.release(frozenset(wants))
-        memories = self.roster.memories
+        memories = self.cluster.memories
         sizes = {name: checkpoint.bytes for name, checkpoint in self.ledger.checkpoints.items()}
         for load in choose_transfers(wants, memories, sizes, self.transfers):
             memory = memories[load.node]
@@ -86,20 +88,20 @@ class Dispatcher:
         for retry in self.ledger.retries:
             name = retry.part.checkpoint
             able = self._able(retry)
-            if able and not any(self.roster.is_near(desk, name) for desk in able):
-                yield min(able, key=lambda desk: desk.running is not None).worker.node, name
+            if able and not any(self.cluster.is_near(state, name) for state in able):
+                yield min(able, key=lambda state: state.running is not None).worker.node, name
 
-    def _able(self, retry: Retry) -> list[Desk]:
+    def _able(self, retry: Retry) -> list[WorkerState]:
         """Workers that may retry a part: not the one it failed on, if there is another."""
         checkpoint = self.ledger.checkpoints[retry.part.checkpoint]
-        able = [desk for desk in self.roster.usable if self.planner.can_run(desk, checkpoint)]
-        return [desk for desk in able if desk.worker.id != retry.avoid] or able
+        able = [state for state in self.cluster.usable if self.planner.can_run(state, checkpoint)]
+        return [state for state in able if state.worker.id != retry.avoid] or able
 
     def release(self, wants: frozenset[tuple[str, str]] = frozenset()) -> Iterator[Action]:
         """Clear what no worker uses and no waiting sample needs, or what stands in the way of what is wanted."""
         retried = {retry.part.checkpoint for retry in self.ledger.retries}
-        for node, memory in self.roster.memories.items():
-            used = {desk.running.trial.checkpoint for desk in self.roster.on_node(node) if desk.running is not None}
+        for node, memory in self.cluster.memories.items():
+            used = {state.running.trial.checkpoint for state in self.cluster.on_node(node) if state.running is not None}
             wanted = {checkpoint for where, checkpoint in wants if where == node}
             for checkpoint in sorted(set(memory.loaded) - used - wanted - retried):
                 crowded = any(name not in memory.loaded for name in wanted) and memory.node.memory_bytes > 0

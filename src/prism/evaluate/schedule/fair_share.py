@@ -10,7 +10,7 @@ _PACE_STEP = 0.1  # nodes whose logarithms differ by less are taken to be as fas
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Claim:
+class Demand:
     """A checkpoint that has samples waiting."""
 
     checkpoint: str
@@ -20,7 +20,7 @@ class Claim:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Seat:
+class Candidate:
     """A worker that can be given to a checkpoint."""
 
     worker: str
@@ -30,44 +30,44 @@ class Seat:
     pace: float = 1.0  # how many times longer than elsewhere trials take on its node
 
 
-def share_workers(claims: Sequence[Claim], seats: Sequence[Seat]) -> dict[str, str]:
+def share_workers(demands: Sequence[Demand], candidates: Sequence[Candidate]) -> dict[str, str]:
     """Give each worker a checkpoint: numbers by weight, places where the model is already."""
-    held = {seat.holds for seat in seats}
+    held = {candidate.holds for candidate in candidates}
     # With fewer workers than checkpoints, those begun are brought to their end before others are loaded.
-    claims = sorted(claims, key=lambda c: (c.checkpoint not in held, c.served_s / c.weight))[: len(seats)]
-    free = {seat.worker: seat for seat in seats}
-    left = apportion(claims, len(seats))
+    demands = sorted(demands, key=lambda c: (c.checkpoint not in held, c.served_s / c.weight))[: len(candidates)]
+    free = {candidate.worker: candidate for candidate in candidates}
+    left = apportion(demands, len(candidates))
     given: dict[str, str] = {}
     for near in (_holds, _nearby):
-        for worker, seat in list(free.items()):
-            checkpoint = near(seat, left)
+        for worker, candidate in list(free.items()):
+            checkpoint = near(candidate, left)
             if checkpoint is not None:
                 given[worker] = checkpoint
                 left[checkpoint] -= 1
                 del free[worker]
     # Fast nodes first, and whole nodes to one checkpoint, so that few nodes have to load it.
     wanting = [checkpoint for checkpoint, number in left.items() for _ in range(number)]
-    rest = sorted(free.values(), key=lambda seat: (round(math.log(seat.pace) / _PACE_STEP), seat.node))
-    given.update({seat.worker: checkpoint for seat, checkpoint in zip(rest, wanting, strict=False)})
+    rest = sorted(free.values(), key=lambda candidate: (round(math.log(candidate.pace) / _PACE_STEP), candidate.node))
+    given.update({candidate.worker: checkpoint for candidate, checkpoint in zip(rest, wanting, strict=False)})
     return given
 
 
-def apportion(claims: Sequence[Claim], workers: int) -> dict[str, int]:
+def apportion(demands: Sequence[Demand], workers: int) -> dict[str, int]:
     """Divide workers by weight, one at least each; what a checkpoint cannot use goes to the others."""
-    numbers = {claim.checkpoint: 0 for claim in claims}
-    open_claims = list(claims)
-    for _ in range(min(workers, sum(claim.useful for claim in claims))):
+    numbers = {demand.checkpoint: 0 for demand in demands}
+    open_demands = list(demands)
+    for _ in range(min(workers, sum(demand.useful for demand in demands))):
         # The next worker goes where a worker has to serve the most weight (d'Hondt's method).
-        best = max(open_claims, key=lambda c: (numbers[c.checkpoint] == 0, c.weight / (numbers[c.checkpoint] + 1)))
+        best = max(open_demands, key=lambda c: (numbers[c.checkpoint] == 0, c.weight / (numbers[c.checkpoint] + 1)))
         numbers[best.checkpoint] += 1
         if numbers[best.checkpoint] >= best.useful:
-            open_claims.remove(best)
+            open_demands.remove(best)
     return numbers
 
 
-def _holds(seat: Seat, left: Mapping[str, int]) -> str | None:
-    return seat.holds if seat.holds is not None and left.get(seat.holds, 0) > 0 else None
+def _holds(candidate: Candidate, left: Mapping[str, int]) -> str | None:
+    return candidate.holds if candidate.holds is not None and left.get(candidate.holds, 0) > 0 else None
 
 
-def _nearby(seat: Seat, left: Mapping[str, int]) -> str | None:
-    return max((c for c in sorted(seat.nearby) if left.get(c, 0) > 0), key=lambda c: left[c], default=None)
+def _nearby(candidate: Candidate, left: Mapping[str, int]) -> str | None:
+    return max((c for c in sorted(candidate.nearby) if left.get(c, 0) > 0), key=lambda c: left[c], default=None)

@@ -6,13 +6,13 @@ import math
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
+from prism.evaluate.schedule.cluster import Cluster, WorkerState
 from prism.evaluate.schedule.cutting import Outlook
-from prism.evaluate.schedule.fair_share import Claim, Seat, share_workers
+from prism.evaluate.schedule.fair_share import Candidate, Demand, share_workers
 from prism.evaluate.schedule.ledger import Ledger
 from prism.evaluate.schedule.packing import Slot, Work, pack
 from prism.evaluate.schedule.pools import Pool
 from prism.evaluate.schedule.priors import Prior, Priors
-from prism.evaluate.schedule.roster import Desk, Roster
 from prism.evaluate.schedule.trials import Checkpoint
 
 _WRONG = math.log(1.15)  # a run time this far from the planned one asks for another plan
@@ -24,7 +24,7 @@ _MAX_MOVES = 3  # other checkpoints that an idle worker is offered at once
 class Planner:
     """Plans again only where something changed: one checkpoint's workers at a time, when one of them is free."""
 
-    roster: Roster
+    cluster: Cluster
     ledger: Ledger
     priors: Priors
     min_part_s: float
@@ -76,26 +76,26 @@ class Planner:
         if pool.waiting and abs(math.log(max(1e-9, pool.prior.infer_s) / max(1e-9, pool.planned.infer_s))) > _WRONG:
             self.change([pool.checkpoint.name])
 
-    def fill_queue(self, desk: Desk, now_s: float) -> None:
+    def fill_queue(self, state: WorkerState, now_s: float) -> None:
         """Give an idle worker shares, of its own checkpoint or else of one that it can help to end earlier."""
         if self.regroup_due:
             self._share_workers(now_s)
-        own = desk.group
-        if (desk.queue and own not in self.stale) or desk.rested == self.version:
+        own = state.group
+        if (state.queue and own not in self.stale) or state.rested == self.version:
             return
         if own is not None and self.ledger.has_waiting(own):
             if own in self.stale or self.packed.get(own) != self.version:
                 self._pack(own, now_s)
-            if desk.queue:
+            if state.queue:
                 return
-        for checkpoint in self._others(desk):
-            desk.group = checkpoint
+        for checkpoint in self._others(state):
+            state.group = checkpoint
             self._pack(checkpoint, now_s)
-            if desk.queue:
+            if state.queue:
                 return
-            self.refused[checkpoint, self.roster.is_near(desk, checkpoint)] = self.version
-        desk.group, desk.queue = own, []
-        desk.rested = self.version
+            self.refused[checkpoint, self.cluster.is_near(state, checkpoint)] = self.version
+        state.group, state.queue = own, []
+        state.rested = self.version
 
     def look_ahead(self, checkpoint: str, node: str, now_s: float) -> Outlook:
         """What a worker should know when it takes its next trial."""
@@ -104,10 +104,10 @@ class Planner:
         left_s = max(0.0, self.ends_s.get(checkpoint, math.inf) - now_s)
         return Outlook(crowded=crowded, left_s=left_s, pilots=self.kept_datasets - 1, pace=self.priors.pace(node))
 
-    def can_run(self, desk: Desk, checkpoint: Checkpoint) -> bool:
+    def can_run(self, state: WorkerState, checkpoint: Checkpoint) -> bool:
         """Whether a worker has the GPUs that a checkpoint needs, and its node has not failed to load it for good."""
-        failures = self.roster.memories[desk.worker.node].failures.get(checkpoint.name, 0)
-        return len(desk.worker.gpus) >= checkpoint.gpus and failures < self.max_load_attempts
+        failures = self.cluster.memories[state.worker.node].failures.get(checkpoint.name, 0)
+        return len(state.worker.gpus) >= checkpoint.gpus and failures < self.max_load_attempts
 
     def waiting_works(self, checkpoint: str) -> list[Work]:
         """What is left to infer of a checkpoint."""
@@ -127,14 +127,14 @@ class Planner:
                 ready.add(pool.dataset.name)
         return works
 
-    def _others(self, desk: Desk) -> list[str]:
+    def _others(self, state: WorkerState) -> list[str]:
         """Checkpoints that wait and fit on the worker: by priority, then those that would end last."""
         checkpoints = [
             checkpoint
             for name, checkpoint in self.ledger.checkpoints.items()
-            if name != desk.group
-            and self.refused.get((name, self.roster.is_near(desk, name))) != self.version
-            and self.can_run(desk, checkpoint)
+            if name != state.group
+            and self.refused.get((name, self.cluster.is_near(state, name))) != self.version
+            and self.can_run(state, checkpoint)
             and self.ledger.has_waiting(name)
         ]
         checkpoints.sort(key=lambda c: (-c.priority, -self.ends_s.get(c.name, math.inf)))
@@ -145,37 +145,39 @@ class Planner:
         self.regroup_due = False
         self.ends_s.clear()
         waiting = [c for name, c in self.ledger.checkpoints.items() if self.ledger.has_waiting(name)]
-        free = {desk.worker.id: desk for desk in self.roster.usable}
-        for desk in free.values():
-            desk.group, desk.queue = None, []
+        free = {state.worker.id: state for state in self.cluster.usable}
+        for state in free.values():
+            state.group, state.queue = None, []
         for priority in sorted({checkpoint.priority for checkpoint in waiting}, reverse=True):
             for gpus in sorted({c.gpus for c in waiting if c.priority == priority}, reverse=True):
-                claims = [self._claim(c) for c in waiting if c.priority == priority and c.gpus == gpus]
-                seats = [self._seat(desk) for desk in free.values() if len(desk.worker.gpus) >= gpus]
-                for worker, checkpoint in share_workers(claims, seats).items():
+                demands = [self._demand(c) for c in waiting if c.priority == priority and c.gpus == gpus]
+                candidates = [self._candidate(state) for state in free.values() if len(state.worker.gpus) >= gpus]
+                for worker, checkpoint in share_workers(demands, candidates).items():
                     free.pop(worker).group = checkpoint
-        groups = {desk.group for desk in self.roster.usable if desk.group is not None}
+        groups = {state.group for state in self.cluster.usable if state.group is not None}
         for checkpoint in groups:
             self._pack(checkpoint, now_s)
 
-    def _claim(self, checkpoint: Checkpoint) -> Claim:
+    def _demand(self, checkpoint: Checkpoint) -> Demand:
         works = self.waiting_works(checkpoint.name)
         seconds = sum(work.setup_s + work.seconds for work in works)
         setup_s = sum(work.setup_s for work in works) / len(works)
         prior = next(iter(self.ledger.pools[checkpoint.name].values())).prior
         useful = max(1, math.ceil(seconds / (prior.start_s + setup_s + self.min_part_s)))
-        return Claim(
+        return Demand(
             checkpoint=checkpoint.name,
             weight=checkpoint.weight,
             useful=useful,
             served_s=self.served_s.get(checkpoint.name, 0.0),
         )
 
-    def _seat(self, desk: Desk) -> Seat:
-        memory = self.roster.memories[desk.worker.node]
+    def _candidate(self, state: WorkerState) -> Candidate:
+        memory = self.cluster.memories[state.worker.node]
         nearby = frozenset([*memory.loaded, *memory.loading])
-        node = desk.worker.node
-        return Seat(worker=desk.worker.id, node=node, holds=desk.checkpoint, nearby=nearby, pace=self.priors.pace(node))
+        node = state.worker.node
+        return Candidate(
+            worker=state.worker.id, node=node, holds=state.checkpoint, nearby=nearby, pace=self.priors.pace(node)
+        )
 
     def _pack(self, checkpoint: str, now_s: float) -> None:
         """Plan one checkpoint's waiting samples onto its workers."""
@@ -185,15 +187,15 @@ class Planner:
         pools = self.ledger.pools[checkpoint]
         for pool in pools.values():
             pool.prior = pool.planned = self.priors.prior(pool.dataset, pool.checkpoint)
-        group = [desk for desk in self.roster.usable if desk.group == checkpoint]
+        group = [state for state in self.cluster.usable if state.group == checkpoint]
         self._choose_pilots(pools.values(), len(group))
-        desks = [desk for desk in group if self.can_run(desk, self.ledger.checkpoints[checkpoint])]
-        slots = [self._slot(desk, pools, now_s) for desk in desks]
+        states = [state for state in group if self.can_run(state, self.ledger.checkpoints[checkpoint])]
+        slots = [self._slot(state, pools, now_s) for state in states]
         packing = pack(slots, self.waiting_works(checkpoint), self.min_part_s)
         self.ends_s[checkpoint] = now_s + packing.end_s
-        self.group_sizes[checkpoint] = len(desks)
-        for desk in group:
-            desk.queue = list(packing.queues.get(desk.worker.id, ()))
+        self.group_sizes[checkpoint] = len(states)
+        for state in group:
+            state.queue = list(packing.queues.get(state.worker.id, ()))
 
     def _choose_pilots(self, pools: Collection[Pool], workers: int) -> None:
         """Begin early what may take so much longer or shorter than expected that it changes when all is done."""
@@ -205,22 +207,24 @@ class Planner:
             doubted = not pool.prior.trusted and not pool.running
             pool.untried = doubted and pool.dataset.splittable and unsure_s > least_s
 
-    def _slot(self, desk: Desk, pools: Mapping[str, Pool], now_s: float) -> Slot:
+    def _slot(self, state: WorkerState, pools: Mapping[str, Pool], now_s: float) -> Slot:
         """When a worker could begin with this checkpoint, and what it has ready."""
         pool = next(iter(pools.values()))
         name = pool.checkpoint.name
-        running = desk.running
+        running = state.running
         ready_s = running.ready_s(now_s) if running is not None else 0.0
         begun = [part.dataset for part in running.trial.parts] if running is not None else []
-        held = tuple(dict.fromkeys((name, dataset) for dataset in [*desk.held, *begun][: -self.kept_datasets - 1 : -1]))
+        held = tuple(
+            dict.fromkeys((name, dataset) for dataset in [*state.held, *begun][: -self.kept_datasets - 1 : -1])
+        )
         held = held[::-1]
-        if (running.trial.checkpoint if running is not None else desk.checkpoint) == name:
-            return Slot(worker=desk.worker.id, ready_s=ready_s, held=held)
-        memory = self.roster.memories[desk.worker.node]
+        if (running.trial.checkpoint if running is not None else state.checkpoint) == name:
+            return Slot(worker=state.worker.id, ready_s=ready_s, held=held)
+        memory = self.cluster.memories[state.worker.node]
         if name not in memory.loaded:
             began_s = memory.began_s.get(name, now_s)
             ready_s = max(ready_s, began_s + self.load_s(pool.checkpoint) - now_s)
-        return Slot(worker=desk.worker.id, ready_s=ready_s + pool.prior.start_s, held=held)
+        return Slot(worker=state.worker.id, ready_s=ready_s + pool.prior.start_s, held=held)
 
 
 def _left_s(pools: Iterable[Pool]) -> float:

@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING
 from prism.errors import BadConfigError
 from prism.evaluate.schedule import events
 from prism.evaluate.schedule.actions import Action, Finish, StartScore
+from prism.evaluate.schedule.cluster import Cluster, WorkerState
 from prism.evaluate.schedule.cutting import CuttingConfig
 from prism.evaluate.schedule.dispatch import Dispatcher
 from prism.evaluate.schedule.ledger import Ledger, Retry
 from prism.evaluate.schedule.planner import Planner
 from prism.evaluate.schedule.pools import Pool
 from prism.evaluate.schedule.priors import Priors, Took
-from prism.evaluate.schedule.roster import Desk, Roster
 from prism.evaluate.schedule.score_queue import ScoreQueue
 from prism.evaluate.schedule.standing import Progress, find_bound_s, measure_progress
 from prism.evaluate.schedule.transfers import TransferPolicy
@@ -74,10 +74,10 @@ class Scheduler:
         self.config = config or SchedulerConfig()
         self.priors = priors
         self._ledger = Ledger(datasets=tuple(datasets), priors=priors)
-        self._roster = Roster()
+        self._cluster = Cluster()
         self._scores = ScoreQueue()
         self._planner = Planner(
-            roster=self._roster,
+            cluster=self._cluster,
             ledger=self._ledger,
             priors=priors,
             min_part_s=self.config.cutting.min_part_s,
@@ -87,7 +87,7 @@ class Scheduler:
         )
         self._dispatcher = Dispatcher(
             ledger=self._ledger,
-            roster=self._roster,
+            cluster=self._cluster,
             planner=self._planner,
             cutting=self.config.cutting,
             transfers=self.config.transfers,
@@ -133,7 +133,7 @@ class Scheduler:
     def progress(self, now_s: float) -> Progress:
         """Where the evaluation stands."""
         left_s = self._planner.end_s - now_s
-        return measure_progress(self._ledger, self._roster, self._scores, trials_done=self._num_done, left_s=left_s)
+        return measure_progress(self._ledger, self._cluster, self._scores, trials_done=self._num_done, left_s=left_s)
 
     # -- what happened
 
@@ -142,18 +142,18 @@ class Scheduler:
             case events.Tick():
                 self._planner.change()
             case events.NodeJoined():
-                self._roster.add_node(event.node)
+                self._cluster.add_node(event.node)
                 self._scores.cpus[event.node.id] = event.node.cpus
             case events.WorkerJoined():
                 self._lose(event.worker.id)
-                if self._roster.add_worker(event.worker):
+                if self._cluster.add_worker(event.worker):
                     self._planner.regroup()
             case events.WorkerLost():
                 self._lose(event.worker)
             case events.NodeLost():
-                for desk in self._roster.on_node(event.node):
-                    self._lose(desk.worker.id, blame=False)
-                self._roster.memories.pop(event.node, None)
+                for state in self._cluster.on_node(event.node):
+                    self._lose(state.worker.id, blame=False)
+                self._cluster.memories.pop(event.node, None)
                 self._scores.lose_node(event.node)
             case events.Preempted():
                 for worker in event.workers:
@@ -180,9 +180,9 @@ class Scheduler:
 
     def _lose(self, worker: str, *, blame: bool = True) -> None:
         """A worker is gone; what it had not written waits again."""
-        running = self._roster.remove(worker)
-        if not self._roster.usable:
-            self._roster.resume()  # those that are left are all there is
+        running = self._cluster.remove(worker)
+        if not self._cluster.usable:
+            self._cluster.resume()  # those that are left are all there is
         for i, part in enumerate(running.left if running is not None else ()):
             pool = self._ledger.pool(part)
             pool.losses += i == 0 and blame
@@ -193,7 +193,7 @@ class Scheduler:
         self._planner.regroup()
 
     def _on_load(self, event: events.CheckpointLoaded | events.LoadFailed) -> None:
-        memory = self._roster.memories.get(event.node)
+        memory = self._cluster.memories.get(event.node)
         if memory is None or event.checkpoint not in memory.loading:
             return
         source = memory.loading.pop(event.checkpoint)
@@ -212,67 +212,67 @@ class Scheduler:
 
     def _drop_unloadable(self) -> None:
         """Give up checkpoints that no node with a worker can load."""
-        desks = self._roster.desks.values()
-        for name, text in self._load_errors.items() if desks else ():
-            if not any(self._planner.can_run(desk, self._ledger.checkpoints[name]) for desk in desks):
+        states = self._cluster.states.values()
+        for name, text in self._load_errors.items() if states else ():
+            if not any(self._planner.can_run(state, self._ledger.checkpoints[name]) for state in states):
                 for pool in self._ledger.pools[name].values():
                     self._ledger.give_up_waiting(pool, "load", text)
 
     def _on_part(self, event: events.PartInferred) -> None:
-        desk = self._roster.trials.get(event.trial)
-        if desk is None or desk.running is None or event.part not in desk.running.left:
+        state = self._cluster.trials.get(event.trial)
+        if state is None or state.running is None or event.part not in state.running.left:
             return
-        desk.running.left.remove(event.part)
+        state.running.left.remove(event.part)
         pool = self._ledger.pool(event.part)
         pool.running.discard(event.part)
         pool.outputs.add(event.part)
-        pool.losses = desk.strikes = 0
-        desk.checkpoint = pool.checkpoint.name
-        desk.held = [*(name for name in desk.held if name != pool.dataset.name), pool.dataset.name]
-        desk.held = desk.held[-self.config.kept_datasets :]
+        pool.losses = state.strikes = 0
+        state.checkpoint = pool.checkpoint.name
+        state.held = [*(name for name in state.held if name != pool.dataset.name), pool.dataset.name]
+        state.held = state.held[-self.config.kept_datasets :]
         took = Took(
             samples=event.part.samples,
             seconds=event.seconds,
             setup_s=event.setup_s,
             start_s=event.start_s,
-            shrink=desk.running.trial.shrink,
-            node=desk.worker.node,
+            shrink=state.running.trial.shrink,
+            node=state.worker.node,
         )
         self.priors.observe_inference(pool.dataset, pool.checkpoint, took)
         self.priors.observe_memory(pool.dataset, pool.checkpoint, took.shrink, fits=True)
         self._planner.check_prior(pool)
-        self._queue_score(pool, event.part, desk.worker.node)
+        self._queue_score(pool, event.part, state.worker.node)
         if (reason := self._stopped.get(pool.dataset.name)) is not None:
             self._give_up_pool(pool, reason)
 
     def _on_trial_over(self, event: events.InferenceFinished | events.InferenceFailed) -> None:
-        desk = self._roster.trials.get(event.trial)
-        running = self._roster.end(desk) if desk is not None else None
-        if desk is None or running is None:
+        state = self._cluster.trials.get(event.trial)
+        running = self._cluster.end(state) if state is not None else None
+        if state is None or running is None:
             return
         name = running.trial.checkpoint
         self._planner.serve(name, event.now_s - running.began_s)
         left = running.left
         if isinstance(event, events.InferenceFailed) and left:
-            self._retry(desk, running.trial, left[0], event)
+            self._retry(state, running.trial, left[0], event)
             left = left[1:]
         else:
             self._num_done += 1
         for part in left:
             self._ledger.pool(part).give_back(part)
         if isinstance(event, events.InferenceFailed) or left:
-            desk.held = []
+            state.held = []
             self._planner.change([name])
-        if not desk.queue:
+        if not state.queue:
             self._planner.ask_again(name)
 
-    def _retry(self, desk: Desk, trial: Trial, part: Part, event: events.InferenceFailed) -> None:
+    def _retry(self, state: WorkerState, trial: Trial, part: Part, event: events.InferenceFailed) -> None:
         """A failed part is tried again: elsewhere, with a smaller batch, or not at all."""
         pool = self._ledger.pool(part)
-        desk.strikes += 1
-        others = [other for other in self._roster.usable if other is not desk]
-        if event.failure is events.Failure.DISK or (desk.strikes >= self.config.max_strikes and others):
-            self._roster.suspend(desk, event.text)
+        state.strikes += 1
+        others = [other for other in self._cluster.usable if other is not state]
+        if event.failure is events.Failure.DISK or (state.strikes >= self.config.max_strikes and others):
+            self._cluster.suspend(state, event.text)
             self._planner.regroup()
         if event.failure is events.Failure.DISK:
             pool.give_back(part)
@@ -286,7 +286,7 @@ class Scheduler:
         if trial.attempt < self.config.max_attempts:
             pool.running.discard(part)
             pool.retrying.add(part)
-            self._ledger.retries.append(Retry(part=part, attempt=trial.attempt + 1, avoid=desk.worker.id))
+            self._ledger.retries.append(Retry(part=part, attempt=trial.attempt + 1, avoid=state.worker.id))
             return
         self._ledger.give_up(pool, part, "infer", event.text)
         if not pool.outputs and not pool.scored:  # nothing of this dataset has ever worked

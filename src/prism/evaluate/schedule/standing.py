@@ -6,9 +6,9 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from prism.evaluate.schedule.bound import Supply, lower_bound_s
+from prism.evaluate.schedule.cluster import Cluster
 from prism.evaluate.schedule.ledger import Ledger
 from prism.evaluate.schedule.planner import Planner
-from prism.evaluate.schedule.roster import Roster
 from prism.evaluate.schedule.score_queue import ScoreQueue
 from prism.evaluate.schedule.transfers import TransferPolicy
 
@@ -31,10 +31,10 @@ class Progress:
 
 
 def measure_progress(
-    ledger: Ledger, roster: Roster, scores: ScoreQueue, *, trials_done: int, left_s: float
+    ledger: Ledger, cluster: Cluster, scores: ScoreQueue, *, trials_done: int, left_s: float
 ) -> Progress:
     """Count what the books say; `left_s` is until all should be inferred."""
-    desks = roster.desks.values()
+    states = cluster.states.values()
     pools = list(ledger)
     unscored_s = sum(
         part.samples * pool.prior.score_s for pool in pools for part in (*pool.waiting, *pool.running, *pool.retrying)
@@ -46,11 +46,11 @@ def measure_progress(
         scored=sum(part.samples for pool in pools for part in pool.scored),
         failed=sum(part.samples for pool in pools for part in pool.failed),
         trials_done=trials_done,
-        trials_running=len(roster.trials),
+        trials_running=len(cluster.trials),
         scores_waiting=len(scores.waiting) + len(scores.running),
-        workers=len(desks),
-        gpus=sum(len(desk.worker.gpus) for desk in desks),
-        gpus_busy=sum(len(desk.worker.gpus) for desk in desks if desk.running is not None),
+        workers=len(states),
+        gpus=sum(len(state.worker.gpus) for state in states),
+        gpus_busy=sum(len(state.worker.gpus) for state in states if state.running is not None),
         time_left_s=max(left_s, scoring_s) if ledger.num_open else 0.0,
     )
 
@@ -60,7 +60,7 @@ def find_bound_s(planner: Planner, policy: TransferPolicy, measured_loads_s: Ite
 
     By what is expected before anything has run; then by what was measured alone, and nothing where nothing was.
     """
-    ledger, nodes = planner.ledger, planner.roster.most_nodes
+    ledger, nodes = planner.ledger, planner.cluster.most_nodes
     measured = planner.priors.has_measured
     loads_s = measured_loads_s if measured else map(planner.load_s, ledger.checkpoints.values())
     load_s = min(loads_s, default=0.0)
@@ -70,7 +70,7 @@ def find_bound_s(planner: Planner, policy: TransferPolicy, measured_loads_s: Ite
     find = planner.priors.measured if measured else planner.priors.prior
     starts_s = [find(pool.dataset, pool.checkpoint).start_s for pool in ledger]
     supply = Supply(
-        ready_s=tuple(turns[worker.node] * load_s for worker in planner.roster.most_workers.values()),
+        ready_s=tuple(turns[worker.node] * load_s for worker in planner.cluster.most_workers.values()),
         start_s=min(starts_s, default=0.0),
         cpus=sum(node.cpus for node in nodes.values()),
     )

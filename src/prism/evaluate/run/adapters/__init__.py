@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from prism.errors import BadConfigError
-from prism.evaluate.run.adapters.adapter import Adapter, Bench, SampleError, Survey
+from prism.evaluate.run.adapters.adapter import Adapter, SampleError, Survey, WorkerCache
 from prism.evaluate.run.adapters.builtin import BUILTIN_DATASETS, BuiltinAdapter
 
-__all__ = ["BUILTIN_DATASETS", "Adapter", "Bench", "SampleError", "Survey", "open_adapter"]
+__all__ = ["BUILTIN_DATASETS", "Adapter", "SampleError", "Survey", "WorkerCache", "open_adapter"]
 
 
 def open_adapter(name: str) -> Adapter:

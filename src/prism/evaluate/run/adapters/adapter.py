@@ -1,4 +1,4 @@
-"""The interface of an adapter, and a worker's bench, on which model and dataset stay ready for the next part."""
+"""The interface of an adapter, and a worker's cache, on which model and dataset stay ready for the next part."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class Survey:
 
 
 @dataclass(slots=True)
-class Bench:
+class WorkerCache:
     """What a process keeps between parts: one model on its device, some datasets to infer, one to score."""
 
     device: str = "cpu"
@@ -77,7 +77,7 @@ class Bench:
         return self.spent_s.pop(slot, 0.0)
 
     def take_usage(self) -> dict[str, float]:
-        """What the model on the bench has asked of a server since this was last called; else empty."""
+        """What the model in the cache has asked of a server since this was last called; else empty."""
         held = next(iter(self._kept.get("model", {}).values()), None)
         client = getattr(held, "client", None)
         return client.take_usage() if client is not None else {}
@@ -95,15 +95,17 @@ class Adapter(Protocol):
         """Count the samples and identify the data; raises InputError where a dataset cannot be opened."""
         ...
 
-    def prepare(self, dataset: Dataset, model: Path, bench: Bench, shrink: int) -> None:
-        """Make model and dataset ready on the bench; called before each part, timed apart from it."""
+    def prepare(self, dataset: Dataset, model: Path, cache: WorkerCache, shrink: int) -> None:
+        """Make model and dataset ready in the cache; called before each part, timed apart from it."""
         ...
 
-    def infer(self, dataset: Dataset, model: Path, bench: Bench, first: int, last: int, shrink: int) -> list[Record]:
+    def infer(
+        self, dataset: Dataset, model: Path, cache: WorkerCache, first: int, last: int, shrink: int
+    ) -> list[Record]:
         """Outputs of samples `first` to `last` (not included); the batch is halved `shrink` times."""
         ...
 
-    def score(self, dataset: Dataset, bench: Bench, outputs: Sequence[Record], first: int) -> list[Record]:
+    def score(self, dataset: Dataset, cache: WorkerCache, outputs: Sequence[Record], first: int) -> list[Record]:
         """What each sample scored; raises SampleError where the metric fails."""
         ...
 

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from prism.errors import BadConfigError, PrismError
-from prism.evaluate.run.adapters.adapter import Bench, Record, Survey, check_known, read_directions
+from prism.evaluate.run.adapters.adapter import Record, Survey, WorkerCache, check_known, read_directions
 from prism.evaluate.run.adapters.programs import fill_command, run_program
 from prism.evaluate.run.models.endpoint import ENDPOINT_FILE, read_endpoint
 from prism.evaluate.schedule.trials import Dataset
@@ -59,13 +59,15 @@ class BridgeAdapter:
             directions=read_directions(dataset),
         )
 
-    def prepare(self, dataset: Dataset, model: Path, bench: Bench, shrink: int) -> None:
+    def prepare(self, dataset: Dataset, model: Path, cache: WorkerCache, shrink: int) -> None:
         """The tool loads the model itself."""
 
-    def infer(self, dataset: Dataset, model: Path, bench: Bench, first: int, last: int, shrink: int) -> list[Record]:
+    def infer(
+        self, dataset: Dataset, model: Path, cache: WorkerCache, first: int, last: int, shrink: int
+    ) -> list[Record]:
         """Run the tool and read what it wrote."""
         with tempfile.TemporaryDirectory(prefix="prism-bridge-") as folder:
-            done = run_program(dataset, self._command(dataset, model, bench, folder), {})
+            done = run_program(dataset, self._command(dataset, model, cache, folder), {})
             if done.returncode:
                 last_line = (done.stderr.strip() or done.stdout.strip() or "no message").splitlines()[-1]
                 raise PrismError(f"dataset '{dataset.name}': {self._tool} ended with {done.returncode}: {last_line}")
@@ -75,7 +77,7 @@ class BridgeAdapter:
             raise PrismError(f"dataset '{dataset.name}': {self._tool} wrote no scores into {{output}}")
         return [{"metrics": found}]
 
-    def score(self, dataset: Dataset, bench: Bench, outputs: Sequence[Record], first: int) -> list[Record]:
+    def score(self, dataset: Dataset, cache: WorkerCache, outputs: Sequence[Record], first: int) -> list[Record]:
         """The tool has scored already."""
         return list(outputs)
 
@@ -83,8 +85,8 @@ class BridgeAdapter:
         """As the tool says."""
         return {str(name): float(value) for name, value in scores[0]["metrics"].items()}
 
-    def _command(self, dataset: Dataset, model: Path, bench: Bench, output: str) -> list[str]:
-        gpus = 0 if bench.device == "cpu" else 1
+    def _command(self, dataset: Dataset, model: Path, cache: WorkerCache, output: str) -> list[str]:
+        gpus = 0 if cache.device == "cpu" else 1
         words: dict[str, Any] = {"model": model, "task": dataset.task, "output": output, "gpus": gpus}
         chosen = str(dataset.settings.get("command", _COMMANDS[self._tool]))
         if (model / ENDPOINT_FILE).is_file():

@@ -10,9 +10,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from prism.evaluate.run.adapters.adapter import Bench, Record, SampleError, Survey, batch_of, check_known
+from prism.evaluate.run.adapters.adapter import Record, SampleError, Survey, WorkerCache, batch_of, check_known
 from prism.evaluate.run.models import Continuation, LanguageModel, open_model
-from prism.evaluate.run.models.adapted import split_adapter
+from prism.evaluate.run.models.lora import split_adapter
 from prism.evaluate.run.scoring.judge import judge_answer
 from prism.evaluate.run.scoring.sandbox import SandboxConfig, run_sandboxed
 from prism.evaluate.schedule.trials import Dataset
@@ -103,16 +103,18 @@ class BuiltinAdapter:
             directions={name: name != "bits_per_byte" for name in (*task.metrics, "judged")},
         )
 
-    def prepare(self, dataset: Dataset, model: Path, bench: Bench, shrink: int) -> None:
-        """Put the model on the bench."""
+    def prepare(self, dataset: Dataset, model: Path, cache: WorkerCache, shrink: int) -> None:
+        """Put the model in the cache."""
         _task_of(dataset)
-        _model_on(bench, model)
+        _model_on(cache, model)
 
-    def infer(self, dataset: Dataset, model: Path, bench: Bench, first: int, last: int, shrink: int) -> list[Record]:
+    def infer(
+        self, dataset: Dataset, model: Path, cache: WorkerCache, first: int, last: int, shrink: int
+    ) -> list[Record]:
         """Weigh choices or continue prompts."""
         samples = [make_sample(dataset, number) for number in range(first, last)]
         batch = batch_of(dataset, shrink, default=16)
-        loaded = _model_on(bench, model)
+        loaded = _model_on(cache, model)
         if samples and samples[0].generate:
             tokens = int(dataset.settings.get("generate", samples[0].generate))
             return [{"text": text} for text in loaded.generate([s.prompt for s in samples], tokens, batch)]
@@ -120,7 +122,7 @@ class BuiltinAdapter:
         found = iter(loaded.likelihoods(asked, batch))
         return [{"log_probabilities": [next(found) for _ in s.choices or (s.answer,)]} for s in samples]
 
-    def score(self, dataset: Dataset, bench: Bench, outputs: Sequence[Record], first: int) -> list[Record]:
+    def score(self, dataset: Dataset, cache: WorkerCache, outputs: Sequence[Record], first: int) -> list[Record]:
         """Compare with the right answers."""
         scores = []
         for number, output in enumerate(outputs, start=first):
@@ -164,11 +166,11 @@ def _task_of(dataset: Dataset) -> _Task:
     return TASKS[dataset.task]
 
 
-def _model_on(bench: Bench, folder: Path) -> LanguageModel:
+def _model_on(cache: WorkerCache, folder: Path) -> LanguageModel:
     base, adapter = split_adapter(folder)
-    model: Any = bench.keep("model", ("builtin", base), lambda: open_model(base, bench.device))
-    if hasattr(model, "wear"):
-        model.wear(adapter)
+    model: Any = cache.keep("model", ("builtin", base), lambda: open_model(base, cache.device))
+    if hasattr(model, "use_adapter"):
+        model.use_adapter(adapter)
     return model  # type: ignore[no-any-return]
 
 

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from prism.errors import BadConfigError, BadFileError, PrismError
-from prism.evaluate.run.adapters.adapter import Bench, Record, SampleError, Survey, check_known, read_directions
+from prism.evaluate.run.adapters.adapter import Record, SampleError, Survey, WorkerCache, check_known, read_directions
 from prism.evaluate.run.adapters.programs import fill_command, run_program
 from prism.evaluate.run.fingerprint import identify_file
 from prism.evaluate.schedule.trials import Dataset
@@ -50,14 +50,16 @@ class CommandAdapter:
         samples = dataset.samples or lines
         return Survey(samples=samples, identity=identify_file(path), version=version, directions=directions)
 
-    def prepare(self, dataset: Dataset, model: Path, bench: Bench, shrink: int) -> None:
+    def prepare(self, dataset: Dataset, model: Path, cache: WorkerCache, shrink: int) -> None:
         """Nothing stays between commands: each loads for itself, from shared memory."""
 
-    def infer(self, dataset: Dataset, model: Path, bench: Bench, first: int, last: int, shrink: int) -> list[Record]:
+    def infer(
+        self, dataset: Dataset, model: Path, cache: WorkerCache, first: int, last: int, shrink: int
+    ) -> list[Record]:
         """Run the `infer` command and read its outputs."""
         with tempfile.TemporaryDirectory(prefix="prism-outputs-") as folder:
             output = Path(folder) / "outputs.jsonl"
-            words = {"model": model, "first": first, "last": last, "output": output, "device": bench.device}
+            words = {"model": model, "first": first, "last": last, "output": output, "device": cache.device}
             self._run(dataset, "infer", words | {"shrink": shrink})
             records = _read_lines(output)
         if len(records) != last - first:
@@ -66,7 +68,7 @@ class CommandAdapter:
             )
         return records
 
-    def score(self, dataset: Dataset, bench: Bench, outputs: Sequence[Record], first: int) -> list[Record]:
+    def score(self, dataset: Dataset, cache: WorkerCache, outputs: Sequence[Record], first: int) -> list[Record]:
         """Run the `score` command on kept outputs."""
         with tempfile.TemporaryDirectory(prefix="prism-metrics-") as folder:
             lines, metrics = Path(folder) / "outputs.jsonl", Path(folder) / "metrics.json"

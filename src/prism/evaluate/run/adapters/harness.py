@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from prism.errors import PrismError
-from prism.evaluate.run.adapters.adapter import Bench, Record, SampleError, Survey
+from prism.evaluate.run.adapters.adapter import Record, SampleError, Survey, WorkerCache
 from prism.evaluate.run.adapters.harness_models import open_harness_model
 from prism.evaluate.run.adapters.harness_tasks import (
     build_requests,
@@ -37,15 +37,17 @@ class HarnessAdapter:
         check_settings(dataset)
         return survey_task(dataset)
 
-    def prepare(self, dataset: Dataset, model: Path, bench: Bench, shrink: int) -> None:
+    def prepare(self, dataset: Dataset, model: Path, cache: WorkerCache, shrink: int) -> None:
         """Put the model on the device and build the task's requests."""
-        lm = open_harness_model(dataset, model, bench, shrink)
-        self._requests(dataset, bench, lm, model)
+        lm = open_harness_model(dataset, model, cache, shrink)
+        self._requests(dataset, cache, lm, model)
 
-    def infer(self, dataset: Dataset, model: Path, bench: Bench, first: int, last: int, shrink: int) -> list[Record]:
+    def infer(
+        self, dataset: Dataset, model: Path, cache: WorkerCache, first: int, last: int, shrink: int
+    ) -> list[Record]:
         """Run the requests of some documents through the harness's own model."""
-        lm = open_harness_model(dataset, model, bench, shrink)
-        chosen = [r for r in self._requests(dataset, bench, lm, model) if first <= r.doc_id < last]
+        lm = open_harness_model(dataset, model, cache, shrink)
+        chosen = [r for r in self._requests(dataset, cache, lm, model) if first <= r.doc_id < last]
         seed_everything()
         replies: dict[int, list[list[Any]]] = {number: [] for number in range(first, last)}
         by_kind = defaultdict(list)
@@ -58,9 +60,9 @@ class HarnessAdapter:
         _check_finite(replies)
         return [{"replies": replies[number]} for number in range(first, last)]
 
-    def score(self, dataset: Dataset, bench: Bench, outputs: Sequence[Record], first: int) -> list[Record]:
-        """Filter the replies and let the task score each document; behind walls where it runs the model's code."""
-        task, requests = bench.keep("scoring", _key(dataset), lambda: _open_with_requests(dataset))
+    def score(self, dataset: Dataset, cache: WorkerCache, outputs: Sequence[Record], first: int) -> list[Record]:
+        """Filter the replies and let the task score each document; in the sandbox where it runs the model's code."""
+        task, requests = cache.keep("scoring", _key(dataset), lambda: _open_with_requests(dataset))
         if is_unsafe(task):
             from prism.evaluate.run.adapters.harness_code import score_behind_walls
 
@@ -86,10 +88,10 @@ class HarnessAdapter:
             if isinstance(value, int | float) and not isinstance(value, bool) and name != "sample_len"
         }
 
-    def _requests(self, dataset: Dataset, bench: Bench, lm: Any, model: Path) -> Any:
+    def _requests(self, dataset: Dataset, cache: WorkerCache, lm: Any, model: Path) -> Any:
         chat = bool(dataset.settings.get("apply_chat_template"))
         key = (*_key(dataset), str(model) if chat else "")  # a template comes with the model
-        return bench.keep("dataset", key, lambda: build_requests(open_task(dataset), dataset, lm))
+        return cache.keep("dataset", key, lambda: build_requests(open_task(dataset), dataset, lm))
 
 
 def score_documents(

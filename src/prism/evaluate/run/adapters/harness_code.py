@@ -1,8 +1,8 @@
-"""Harness tasks that run code of models (`unsafe_code: true`): every document is scored behind walls.
+"""Harness tasks that run code of models (`unsafe_code: true`): every document is scored in the sandbox.
 
-A process of its own opens the task; for each document a copy of it goes behind walls and calls the task's
+A process of its own opens the task; for each document a copy of it goes in the sandbox and calls the task's
 `process_results` there. Programs that a task hands to the `code_eval` metric run apart from the metric too, so that
-they cannot forge its result; a task that calls `exec` itself has the program beside its metric, behind the walls.
+they cannot forge its result; a task that calls `exec` itself has the program beside its metric, in the sandbox.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _behind_walls = False
 
 
 def score_behind_walls(dataset: Dataset, outputs: Sequence[Record], first: int) -> list[Record]:
-    """Score documents in a process that knows none of our secrets, each behind walls."""
+    """Score documents in a process that knows none of our secrets, each in the sandbox."""
     if (reason := why_not("own")) is not None:
         raise PrismError(f"dataset '{dataset.name}': code of a model is not run here ({reason}); allow user namespaces")
     known = {k: v for k, v in os.environ.items() if k in _KEPT or k.startswith(_KEPT_STARTS)}
@@ -62,7 +62,7 @@ def score_behind_walls(dataset: Dataset, outputs: Sequence[Record], first: int) 
 
 
 def main() -> None:
-    """The process that opens the task and sends copies of itself behind walls."""
+    """The process that opens the task and sends copies of itself into the sandbox."""
     from prism.evaluate.run.adapters.harness import score_documents
 
     given = json.loads(sys.stdin.read())
@@ -78,7 +78,7 @@ def main() -> None:
 
 
 def _judge(work: Any, paths: list[str]) -> Any:
-    """What `work` returns in a copy of this process behind walls."""
+    """What `work` returns in a copy of this process in the sandbox."""
     config = SandboxConfig(wall_s=_DOCUMENT_S, cpu_s=int(_DOCUMENT_S), memory_bytes=2 << 30, file_bytes=16 << 20)
     with tempfile.TemporaryDirectory(prefix="prism-sandbox-", ignore_cleanup_errors=True) as root:
         answer, told = os.pipe()
@@ -107,7 +107,7 @@ def _judge(work: Any, paths: list[str]) -> Any:
 
 def _work_behind_walls(work: Any, config: SandboxConfig, view: dict[str, Any], root: str, told: int) -> None:
     global _behind_walls
-    said: dict[str, Any] = {"problem": "the walls could not be built"}
+    said: dict[str, Any] = {"problem": "the sandbox could not be set up"}
     try:
         with Path("/proc/self/statm").open() as handle:
             mapped = int(handle.read().split()[0]) * os.sysconf("SC_PAGE_SIZE")

@@ -7,26 +7,26 @@ from pathlib import Path
 from typing import Any
 
 from prism.errors import BadConfigError
-from prism.evaluate.run.adapters.adapter import Bench, batch_of
-from prism.evaluate.run.models.adapted import Wearer, split_adapter
+from prism.evaluate.run.adapters.adapter import WorkerCache, batch_of
 from prism.evaluate.run.models.endpoint import ENDPOINT_FILE, read_endpoint
+from prism.evaluate.run.models.lora import AdapterSwitch, split_adapter
 from prism.evaluate.schedule.trials import Dataset
 
 ENGINES = ("hf", "vllm")
 
 
-def open_harness_model(dataset: Dataset, model: Path, bench: Bench, shrink: int) -> Any:
-    """The model on the bench, ready for requests; it stays there for the next part."""
+def open_harness_model(dataset: Dataset, model: Path, cache: WorkerCache, shrink: int) -> Any:
+    """The model in the cache, ready for requests; it stays there for the next part."""
     if (model / ENDPOINT_FILE).is_file():
-        return bench.keep("model", ("endpoint", model, _words(dataset)), lambda: _open_endpoint(dataset, model))
+        return cache.keep("model", ("endpoint", model, _words(dataset)), lambda: _open_endpoint(dataset, model))
     engine, options = _read_engine(dataset)
     if engine == "vllm":
-        return bench.keep("model", ("vllm", model, _words(dataset)), lambda: _open_vllm(model, options))
+        return cache.keep("model", ("vllm", model, _words(dataset)), lambda: _open_vllm(model, options))
     options = {**dict(dataset.settings.get("model_args", {})), **options}
     base, adapter = split_adapter(model)
     key = ("lm-eval", base, _words(dataset))
-    held = bench.keep("model", key, lambda: _Held(_open_pretrained(base, bench, options)))
-    held.lm._model = held.wearer.wear(adapter)
+    held = cache.keep("model", key, lambda: _Held(_open_pretrained(base, cache, options)))
+    held.lm._model = held.switch.use_adapter(adapter)
     held.lm.batch_size_per_gpu = batch_of(dataset, shrink)
     return held.lm
 
@@ -35,13 +35,13 @@ class _Held:
     """The harness's model, whose weights an adapter may change."""
 
     def __init__(self, lm: Any) -> None:
-        self.lm, self.wearer = lm, Wearer(lm._model)
+        self.lm, self.switch = lm, AdapterSwitch(lm._model)
 
 
-def _open_pretrained(folder: Path, bench: Bench, options: dict[str, Any]) -> Any:
+def _open_pretrained(folder: Path, cache: WorkerCache, options: dict[str, Any]) -> Any:
     from lm_eval.models.huggingface import HFLM
 
-    return HFLM(pretrained=str(folder), device=bench.device, batch_size=1, **options)
+    return HFLM(pretrained=str(folder), device=cache.device, batch_size=1, **options)
 
 
 def _open_vllm(folder: Path, options: dict[str, Any]) -> Any:

@@ -21,7 +21,7 @@ from prism.evaluate.run.checkpoints.kinds import Kind, find_kind
 from prism.evaluate.run.checkpoints.names import Lazy, rename
 from prism.evaluate.run.checkpoints.tensors import DTYPES, find_tensors, read_saved
 from prism.evaluate.run.loading.source import SIDE_FILES
-from prism.evaluate.run.models.adapted import ADAPTER_FILE, check_base, find_base
+from prism.evaluate.run.models.lora import ADAPTER_FILE, check_base, find_base
 
 _CONVERTED = (Kind.DCP, Kind.MEGATRON, Kind.TORCH, Kind.LORA)
 _WRITE_BYTES = 64 << 20

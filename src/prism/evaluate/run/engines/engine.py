@@ -9,14 +9,14 @@ from typing import Any, Protocol
 
 from prism.errors import BadFileError, InputError, PrismError
 from prism.evaluate.run.failures import first_line, is_disk_full
-from prism.evaluate.run.workplace import Workplace
+from prism.evaluate.run.worker_context import WorkerContext
 from prism.evaluate.schedule.events import Failure
 
 
 class Job(Protocol):
     """Something to do in a worker process; it must survive pickling."""
 
-    def run(self, place: Workplace) -> Any:
+    def run(self, place: WorkerContext) -> Any:
         """Do it."""
         ...
 
@@ -99,12 +99,12 @@ class Engine(Protocol):
         ...
 
 
-def run_job(job: Job, place: Workplace) -> Outcome:
+def run_job(job: Job, place: WorkerContext) -> Outcome:
     """Run a job in this process; whatever it raises becomes an outcome."""
     try:
         return Outcome(value=job.run(place))
     except MemoryError as error:
-        place.bench.clear()
+        place.cache.clear()
         return Outcome(failure=Failure.MEMORY, text=f"out of memory: {error}")
     except BadFileError as error:
         return Outcome(failure=Failure.LOAD, text=str(error))
@@ -115,7 +115,7 @@ def run_job(job: Job, place: Workplace) -> Outcome:
         return Outcome(failure=failure, text=f"{error.strerror}: {error.filename or ''}")
     except Exception as error:  # the outermost loop of a worker: told, counted and retried by the scheduler
         if type(error).__name__ == "OutOfMemoryError":  # torch's, which must not be imported here
-            place.bench.clear()
+            place.cache.clear()
             return Outcome(failure=Failure.MEMORY, text=first_line(error))
         if os.environ.get("PRISM_DEBUG"):
             raise

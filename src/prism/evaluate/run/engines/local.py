@@ -28,9 +28,10 @@ class LocalEngine:
         """`log` is where all that workers print is appended to; without it, it is lost."""
         self._nodes = tuple(nodes) if nodes is not None else (describe_machine(),)
         self._processes: dict[str, subprocess.Popen[bytes]] = {}
-        self._lines: dict[str, Connection[Any, Any]] = {}
+        self._connections: dict[str, Connection[Any, Any]] = {}
         self._lost: list[str] = []  # given a job after they were gone
         self._log = log or Path(os.devnull)
+        self._where = f"; {log} holds what it printed" if log else ""
 
     def nodes(self) -> Sequence[EngineNode]:
         """This machine, or those that a test made up."""
@@ -50,31 +51,31 @@ class LocalEngine:
                 env=os.environ | gpus | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
                 start_new_session=True,  # Ctrl-C is for the coordinator, which then ends its workers
             )
-        self._lines[spec.id] = Connection(ours.detach())
+        self._connections[spec.id] = Connection(ours.detach())
 
     def submit(self, worker: str, job: Job) -> None:
         """Send a job; a worker that is gone is found by `wait`."""
-        if (line := self._lines.get(worker)) is None:
+        if (connection := self._connections.get(worker)) is None:
             self._lost.append(worker)
             return
         with contextlib.suppress(OSError):
-            line.send(job)
+            connection.send(job)
 
     def wait(self, timeout_s: float) -> list[Report]:
         """Collect what the sockets have, at the latest after `timeout_s`."""
         if self._lost:
             lost, self._lost = self._lost, []
             return [Gone(worker=worker, text="before its job") for worker in lost]
-        names = {line: worker for worker, line in self._lines.items()}
+        names = {connection: worker for worker, connection in self._connections.items()}
         reports: list[Report] = []
-        for line in multiprocessing.connection.wait(list(names), timeout_s):
-            worker = names[line]  # type: ignore[index]
+        for connection in multiprocessing.connection.wait(list(names), timeout_s):
+            worker = names[connection]  # type: ignore[index]
             try:
-                reports.append(Returned(worker=worker, outcome=self._lines[worker].recv()))
+                reports.append(Returned(worker=worker, outcome=self._connections[worker].recv()))
             except (EOFError, OSError):
                 code = self._processes[worker].wait()
                 self._forget(worker)
-                reports.append(Gone(worker=worker, text=_describe_exit(code)))
+                reports.append(Gone(worker=worker, text=_describe_exit(code) + self._where))
         return reports
 
     def stop(self, worker: str) -> None:
@@ -89,8 +90,8 @@ class LocalEngine:
 
     def close(self) -> None:
         """Let workers end by themselves, so that they clear what they hold; kill those that do not."""
-        for line in self._lines.values():
-            line.close()
+        for connection in self._connections.values():
+            connection.close()
         for process in self._processes.values():
             try:
                 process.wait(_GRACE_S)
@@ -99,10 +100,10 @@ class LocalEngine:
                     os.killpg(process.pid, signal.SIGKILL)
                 process.wait()
         self._processes.clear()
-        self._lines.clear()
+        self._connections.clear()
 
     def _forget(self, worker: str) -> None:
-        self._lines.pop(worker).close()
+        self._connections.pop(worker).close()
         self._processes.pop(worker)
 
 

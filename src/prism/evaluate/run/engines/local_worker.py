@@ -11,7 +11,7 @@ from types import FrameType
 from typing import Any
 
 from prism.evaluate.run.engines.engine import run_job
-from prism.evaluate.run.workplace import Workplace
+from prism.evaluate.run.worker_context import WorkerContext
 
 _PR_SET_PDEATHSIG = 1
 
@@ -21,7 +21,7 @@ def main(descriptor: int) -> None:
     # When the coordinator is killed this process must not compute on; it gives back what it leases first.
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM, 0, 0, 0)
     signal.signal(signal.SIGTERM, _leave)
-    place = Workplace()
+    place = WorkerContext()
     line: Connection[Any, Any] = Connection(descriptor)
     try:
         with contextlib.suppress(EOFError, OSError):

@@ -18,7 +18,7 @@ from prism.errors import PrismError
 from prism.evaluate.run.engines.engine import EngineNode, Gone, Job, Outcome, Report, Returned, WorkerSpec, run_job
 from prism.evaluate.run.engines.local import count_gpus
 from prism.evaluate.run.failures import first_line
-from prism.evaluate.run.workplace import Workplace
+from prism.evaluate.run.worker_context import WorkerContext
 from prism.evaluate.schedule.events import Failure
 
 _ATTEMPTS = 3  # to start an embedded Ray
@@ -28,11 +28,11 @@ _STORE_BYTES = 80 << 20  # only jobs and small results pass through Ray
 _SYSTEM = {"health_check_period_ms": 1000, "health_check_timeout_ms": 3000, "health_check_failure_threshold": 3}
 
 
-class _Hand:
+class _WorkerActor:
     """The actor: runs jobs in a process of its own."""
 
     def __init__(self) -> None:
-        self._place = Workplace()
+        self._place = WorkerContext()
 
     def run(self, job: Job) -> Outcome:
         """Run one job."""
@@ -51,7 +51,7 @@ class RayEngine:
     def __init__(self, address: str | None, num_slots: int) -> None:
         self._address = address
         self._num_slots = num_slots
-        self._hands: dict[str, Any] = {}
+        self._actors: dict[str, Any] = {}
         self._counted: dict[str, WorkerSpec] = {}  # workers whose CPUs Ray counts
         self._num_cpus: dict[str, int] = {}  # by node
         self._running: dict[Any, str] = {}
@@ -76,21 +76,21 @@ class RayEngine:
         counts = taken + spec.cpus <= self._num_cpus.get(spec.node, 0)
         if counts:
             self._counted[spec.id] = spec
-        actor = ray.remote(_Hand).options(
+        actor = ray.remote(_WorkerActor).options(
             num_cpus=spec.cpus if counts else 0,
             num_gpus=len(spec.gpus),
             max_restarts=0,
             max_task_retries=0,
             scheduling_strategy=NodeAffinitySchedulingStrategy(spec.node, soft=False),
         )
-        self._hands[spec.id] = actor.remote()
+        self._actors[spec.id] = actor.remote()
 
     def submit(self, worker: str, job: Job) -> None:
         """Call the actor; one that is gone is found by `wait`."""
-        if (hand := self._hands.get(worker)) is None:
+        if (actor := self._actors.get(worker)) is None:
             self._lost.append(worker)
         else:
-            self._running[hand.run.remote(job)] = worker
+            self._running[actor.run.remote(job)] = worker
 
     def wait(self, timeout_s: float) -> list[Report]:
         """Collect calls that have returned, at the latest after `timeout_s`."""
@@ -110,17 +110,17 @@ class RayEngine:
         """Kill an actor."""
         self._running = {ref: name for ref, name in self._running.items() if name != worker}
         self._lost = [name for name in self._lost if name != worker]
-        if (hand := self._forget(worker)) is not None:
+        if (actor := self._forget(worker)) is not None:
             with contextlib.suppress(RayError, ValueError):
-                ray.kill(hand)
+                ray.kill(actor)
 
     def close(self) -> None:
         """Let idle actors give back what they hold, then end all."""
         busy = set(self._running.values())
-        leaving = [hand.leave.remote() for name, hand in self._hands.items() if name not in busy]
+        leaving = [actor.leave.remote() for name, actor in self._actors.items() if name not in busy]
         with contextlib.suppress(Exception):  # a node that died cannot say farewell
             ray.wait(leaving, num_returns=len(leaving), timeout=5)
-        for worker in list(self._hands):
+        for worker in list(self._actors):
             self.stop(worker)
         ray.shutdown()
 
@@ -137,7 +137,7 @@ class RayEngine:
 
     def _forget(self, worker: str) -> Any:
         self._counted.pop(worker, None)
-        return self._hands.pop(worker, None)
+        return self._actors.pop(worker, None)
 
     def _connect(self) -> None:
         for attempt in range(1, _ATTEMPTS + 1):
@@ -171,7 +171,7 @@ class RayEngine:
         )
 
     def _restart(self) -> None:
-        self._hands.clear()
+        self._actors.clear()
         self._counted.clear()
         self._running.clear()
         with contextlib.suppress(Exception):

@@ -9,7 +9,7 @@ from typing import Any, cast
 import torch
 import transformers
 
-from prism.evaluate.run.models.adapted import Wearer
+from prism.evaluate.run.models.lora import AdapterSwitch
 from prism.evaluate.run.models.model import Continuation
 
 _TOKENIZER_FILES = ("tokenizer.json", "tokenizer.model", "vocab.json")
@@ -26,11 +26,11 @@ class PretrainedModel:
         if any((folder / name).exists() for name in _TOKENIZER_FILES):
             self.tokenizer = transformers.AutoTokenizer.from_pretrained(str(folder), local_files_only=True)
         self._max_tokens = int(getattr(self.model.config, "max_position_embeddings", 2048))
-        self._wearer = Wearer(self.model)
+        self._switch = AdapterSwitch(self.model)
 
-    def wear(self, adapter: Path | None) -> None:
+    def use_adapter(self, adapter: Path | None) -> None:
         """Put an adapter on, or take it off."""
-        self.model = self._wearer.wear(adapter)
+        self.model = self._switch.use_adapter(adapter)
 
     @torch.inference_mode()
     def likelihoods(self, asked: Sequence[Continuation], batch: int) -> list[float]:

@@ -1,4 +1,4 @@
-"""What runs behind the walls as the first process: it starts a program and its test apart and says how they ended.
+"""What runs in the sandbox as the first process: it starts a program and its test apart and says how they ended.
 
 Standard library only: it is sent as text. The verdict goes out by a pipe that neither of the two has.
 """
@@ -120,7 +120,7 @@ class _Watch:
         self.text, self.written = b"", 0
 
     def until(self, child: int) -> tuple[int | str, str]:
-        """The exit code of a child, or a word; then everything else behind these walls is ended."""
+        """The exit code of a child, or a word; then everything else in this sandbox is ended."""
         reason: str | None = None
         status: int | None = None
         poll = select.poll()
@@ -176,7 +176,7 @@ def _reap(child: int) -> int | None:
 
 
 def _others() -> list[int]:
-    """Processes behind these walls but this one."""
+    """Processes in this sandbox but this one."""
     return [int(name) for name in os.listdir("/proc") if name.isdigit() and int(name) != os.getpid()]
 
 

@@ -1,4 +1,4 @@
-"""Run a program that a model wrote behind walls: bubblewrap's where it is installed, else our own; else not at all."""
+"""Run a program that a model wrote in a sandbox: bubblewrap's where it is installed, else our own; else not at all."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from prism.evaluate.run.scoring import checker_side, inside, program_side, walls
 
 Ending = Literal["passed", "failed", "timeout", "memory"]
 Walls = Literal["bubblewrap", "own"]
-_GRACE_S = 5.0  # for starting and ending what runs behind the walls
+_GRACE_S = 5.0  # for starting and ending what runs in the sandbox
 _SYSTEM = ("/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32", "/etc/ld.so.cache", "/etc/alternatives")
 
 
@@ -92,7 +92,7 @@ def why_not(name: Walls) -> str | None:
 
 
 def make_task(program: str, test: str, config: SandboxConfig, python: str) -> dict[str, Any]:
-    """What the first process behind the walls is told."""
+    """What the first process in the sandbox is told."""
     limits = {key: value for key, value in asdict(config).items() if key != "walls"}
     return {"program": program, "test": test, "limits": limits, "python": python, "sources": _sources()}
 
@@ -107,7 +107,7 @@ def _sources() -> dict[str, str]:
 
 
 def view_of(config: SandboxConfig, *more: str) -> dict[str, Any]:
-    """What is seen behind the walls: the system's programs, the interpreter with its packages, and `more` folders.
+    """What is seen in the sandbox: the system's programs, the interpreter with its packages, and `more` folders.
 
     Not a folder that holds /tmp: it would hide the one in which programs write, and show what others keep there.
     """
@@ -137,7 +137,7 @@ def _run(program: str, test: str, config: SandboxConfig, name: Walls) -> Sandbox
         return SandboxResult(ending=found["ending"], text=found["text"])
     except (ValueError, KeyError):
         last = (told.decode(errors="replace").strip().splitlines() or [f"ended with {process.returncode}"])[-1]
-        return SandboxResult(ending="failed", text=f"the walls could not be built: {last[:300]}")
+        return SandboxResult(ending="failed", text=f"the sandbox could not be set up: {last[:300]}")
 
 
 def _start(name: Walls, python: str, config: SandboxConfig, folder: str) -> subprocess.Popen[bytes]:

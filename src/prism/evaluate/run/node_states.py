@@ -48,7 +48,7 @@ class Duty:
 
 
 @dataclass(slots=True)
-class Station:
+class NodeState:
     """A node: its workers, the process that loads, the processes that score, and what waits for them."""
 
     node: EngineNode

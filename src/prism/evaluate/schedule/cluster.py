@@ -24,7 +24,7 @@ class RunningTrial:
 
 
 @dataclass(slots=True, kw_only=True)
-class Desk:
+class WorkerState:
     """A worker, what lies on its device, and what it is to do."""
 
     worker: Worker
@@ -39,13 +39,13 @@ class Desk:
 
 
 @dataclass(slots=True, kw_only=True)
-class Roster:
+class Cluster:
     """Everyone who is there."""
 
-    desks: dict[str, Desk] = field(default_factory=dict)
+    states: dict[str, WorkerState] = field(default_factory=dict)
     memories: dict[str, Memory] = field(default_factory=dict)
-    trials: dict[str, Desk] = field(default_factory=dict)  # by trial id
-    idle: dict[str, Desk] = field(default_factory=dict)  # without a trial and not suspended
+    trials: dict[str, WorkerState] = field(default_factory=dict)  # by trial id
+    idle: dict[str, WorkerState] = field(default_factory=dict)  # without a trial and not suspended
     most_workers: dict[str, Worker] = field(default_factory=dict)  # ever, for the lower bound
     most_nodes: dict[str, Node] = field(default_factory=dict)
 
@@ -62,52 +62,52 @@ class Roster:
         for other in self.on_node(worker.node):
             if other.worker.id != worker.id and set(other.worker.gpus) & set(worker.gpus):
                 return False
-        self.desks[worker.id] = self.idle[worker.id] = Desk(worker=worker)
+        self.states[worker.id] = self.idle[worker.id] = WorkerState(worker=worker)
         self.most_workers[worker.id] = worker
         return True
 
-    def on_node(self, node: str) -> list[Desk]:
+    def on_node(self, node: str) -> list[WorkerState]:
         """The workers of a node."""
-        return [desk for desk in self.desks.values() if desk.worker.node == node]
+        return [state for state in self.states.values() if state.worker.node == node]
 
-    def is_near(self, desk: Desk, checkpoint: str) -> bool:
+    def is_near(self, state: WorkerState, checkpoint: str) -> bool:
         """Whether a checkpoint is in the memory of a worker's node."""
-        return checkpoint in self.memories[desk.worker.node].loaded
+        return checkpoint in self.memories[state.worker.node].loaded
 
-    def begin(self, desk: Desk, trial: Trial, now_s: float) -> None:
+    def begin(self, state: WorkerState, trial: Trial, now_s: float) -> None:
         """A worker takes a trial."""
-        desk.running = RunningTrial(trial=trial, left=list(trial.parts), began_s=now_s)
-        self.trials[trial.id] = desk
-        self.idle.pop(desk.worker.id, None)
+        state.running = RunningTrial(trial=trial, left=list(trial.parts), began_s=now_s)
+        self.trials[trial.id] = state
+        self.idle.pop(state.worker.id, None)
 
-    def end(self, desk: Desk) -> RunningTrial | None:
+    def end(self, state: WorkerState) -> RunningTrial | None:
         """A worker has no trial any more."""
-        running, desk.running = desk.running, None
+        running, state.running = state.running, None
         if running is not None:
             del self.trials[running.trial.id]
-            self.idle[desk.worker.id] = desk
+            self.idle[state.worker.id] = state
         return running
 
     def remove(self, worker: str) -> RunningTrial | None:
         """A worker is gone; returns what it was doing."""
-        desk = self.desks.pop(worker, None)
-        running = self.end(desk) if desk is not None else None
+        state = self.states.pop(worker, None)
+        running = self.end(state) if state is not None else None
         self.idle.pop(worker, None)
         return running
 
-    def suspend(self, desk: Desk, why: str) -> None:
+    def suspend(self, state: WorkerState, why: str) -> None:
         """A worker gets no more trials."""
-        desk.suspended, desk.queue = why, []
-        self.idle.pop(desk.worker.id, None)
+        state.suspended, state.queue = why, []
+        self.idle.pop(state.worker.id, None)
 
     def resume(self) -> None:
         """Workers that got no trials get them again."""
-        for desk in self.desks.values():
-            desk.suspended = ""
-            if desk.running is None:
-                self.idle[desk.worker.id] = desk
+        for state in self.states.values():
+            state.suspended = ""
+            if state.running is None:
+                self.idle[state.worker.id] = state
 
     @property
-    def usable(self) -> list[Desk]:
+    def usable(self) -> list[WorkerState]:
         """Workers that can be given trials."""
-        return [desk for desk in self.desks.values() if not desk.suspended]
+        return [state for state in self.states.values() if not state.suspended]

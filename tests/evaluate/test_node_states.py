@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from prism.evaluate.run.engines import EngineNode
-from prism.evaluate.run.stations import Layout
+from prism.evaluate.run.node_states import Layout
 
 
 @pytest.mark.parametrize(

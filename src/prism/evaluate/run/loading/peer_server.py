@@ -19,7 +19,7 @@ from prism.evaluate.run.loading.http_source import LISTING_NAME
 from prism.evaluate.run.loading.source import SourceFile
 
 
-class Neighbour:
+class PeerServer:
     """Serves the copies of a shelf until closed; what `offer` returns is a source for other nodes."""
 
     def __init__(self, locate: Callable[[str], Path | None], host: str = "127.0.0.1") -> None:

@@ -6,8 +6,8 @@ import os
 import subprocess
 import sys
 
+from prism.evaluate.run.busy_gpus import BusyGpus, is_descendant
 from prism.evaluate.run.engines.engine import WorkerSpec
-from prism.evaluate.run.neighbours import Neighbours, is_descendant
 from prism.evaluate.run.workers import WorkerPool
 
 
@@ -27,7 +27,7 @@ class Driver:
 
 def test_only_gpus_with_processes_of_others_are_busy_and_silence_changes_nothing() -> None:
     driver, now = Driver(), [0.0]
-    neighbours = Neighbours(driver, clock=lambda: now[0], own=os.getpid())
+    neighbours = BusyGpus(driver, clock=lambda: now[0], own=os.getpid())
     child = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
     try:
         driver.apps = f"GPU-a, {child.pid}\nGPU-b, 1\nGPU-strange, 1\n"
@@ -46,7 +46,7 @@ def test_only_gpus_with_processes_of_others_are_busy_and_silence_changes_nothing
 def test_workers_on_busy_gpus_make_way_and_come_back_when_those_are_free() -> None:
     pool = WorkerPool.__new__(WorkerPool)
     pool._workers = {f"w{g}": WorkerSpec(id=f"w{g}", node="n", gpus=(g,)) for g in range(4)}
-    pool._duties, pool._lent, pool._stations, pool._news = {}, [], {"n": None}, []
+    pool._duties, pool._lent, pool._node_states, pool._news = {}, [], {"n": None}, []
     started: list[tuple[int, ...]] = []
     pool._start_worker = lambda node, gpus: started.append(gpus)
     assert pool.lend(0, frozenset({1, 2})) == ("w1", "w2")

@@ -1,4 +1,4 @@
-"""What a worker process has at hand between jobs: its bench, its node's shelf, and the copies it holds."""
+"""What a worker process has at hand between jobs: its cache, its node's shelf, and the copies it holds."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ import sys
 from functools import cached_property
 from pathlib import Path
 
-from prism.evaluate.run.adapters.adapter import Bench
-from prism.evaluate.run.loading.neighbour import Neighbour
+from prism.evaluate.run.adapters.adapter import WorkerCache
+from prism.evaluate.run.loading.peer_server import PeerServer
 from prism.evaluate.run.loading.shelf import Lease, Shelf
-from prism.evaluate.run.models.adapted import ADAPTER_FILE
+from prism.evaluate.run.models.lora import ADAPTER_FILE
 
 # Read by libraries: no bars are drawn into the log, and no library forks this process to use more of its cores than
 # it was given. A fork of a Ray worker can hang for ever, on a lock that another of its threads held at that moment
@@ -23,13 +23,13 @@ _SETTINGS = {
 }
 
 
-class Workplace:
+class WorkerContext:
     """One per worker process."""
 
     def __init__(self) -> None:
-        self.bench = Bench()
+        self.cache = WorkerCache()
         self._leases: dict[str, Lease] = {}
-        self._neighbour: Neighbour | None = None
+        self._neighbour: PeerServer | None = None
         for name, value in _SETTINGS.items():
             os.environ.setdefault(name, value)
 
@@ -59,17 +59,17 @@ class Workplace:
         if (held := self._locate(key)) is not None:
             return held
         lease = self.shelf.hold(key)
-        if not (lease.folder / ADAPTER_FILE).exists():  # an adapter's model may be on the bench already
-            self.bench.drop("model")  # it is not needed any more, and its memory is; datasets stay ready
+        if not (lease.folder / ADAPTER_FILE).exists():  # an adapter's model may be in the cache already
+            self.cache.drop("model")  # it is not needed any more, and its memory is; datasets stay ready
         for other in list(self._leases):
             self.let_go(other)
         self.keep(lease)
         return lease.folder
 
-    def neighbour(self, host: str) -> Neighbour:
+    def neighbour(self, host: str) -> PeerServer:
         """The server that passes this node's copies on."""
         if self._neighbour is None:
-            self._neighbour = Neighbour(self._locate, host)
+            self._neighbour = PeerServer(self._locate, host)
         return self._neighbour
 
     def use_one_thread(self) -> None:

@@ -31,21 +31,21 @@ def check_base(base: Path, where: Path) -> Path:
     return base
 
 
-class Wearer:
+class AdapterSwitch:
     """A model and the adapter that it wears."""
 
     def __init__(self, model: Any) -> None:
         self.model = model  # as it answers now
         self._base = model
-        self._worn: Path | None = None
+        self._adapter: Path | None = None
 
-    def wear(self, adapter: Path | None) -> Any:
+    def use_adapter(self, adapter: Path | None) -> Any:
         """Put an adapter on in place of the one before; None: the model as it is. The model to ask."""
-        if adapter == self._worn:
+        if adapter == self._adapter:
             return self.model
-        if self._worn is not None:
+        if self._adapter is not None:
             self._base = self.model.unload()
-        self.model, self._worn = self._base, adapter
+        self.model, self._adapter = self._base, adapter
         if adapter is not None:
             try:
                 from peft import PeftModel

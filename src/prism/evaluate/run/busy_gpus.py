@@ -14,7 +14,7 @@ _EVERY_S = 2.0
 _TIMEOUT_S = 10.0
 
 
-class Neighbours:
+class BusyGpus:
     """Asks the driver every two seconds; where it does not answer, what it said last holds."""
 
     def __init__(
