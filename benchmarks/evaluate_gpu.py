@@ -153,8 +153,8 @@ def measure_ours(model: Path, datasets: tuple[Dataset, ...], folder: Path) -> di
         plan, lambda: LocalEngine(log=printed), EvaluateConfig(folder=folder, say=lambda text: print(f"  {text}"))
     )
     wall = time.monotonic() - start
-    if done.found.failures:
-        raise SystemExit(f"{done.found.failures[0].text}\n{printed.read_text()[-4000:]}")
+    if done.found.problems:
+        raise SystemExit(f"{done.found.problems[0].text}\n{printed.read_text()[-4000:]}")
     lines = [json.loads(line) for line in (folder / "trials.jsonl").read_text().splitlines()]
     phases = {
         p: sum(x["end_ns"] - x["start_ns"] for x in lines if x["phase"] == p) / 1e9 for p in ("load", "infer", "score")

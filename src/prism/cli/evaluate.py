@@ -177,7 +177,7 @@ def _finish(done: Evaluation, output: Path, json: bool) -> None:
             f"{count(done.found.num_trials, 'trial')} in {done.makespan_s:.1f} s, at best {done.lower_bound_s:.1f} s; "
             f"results in {output}: results.json, leaderboard.csv, leaderboard.html"
         )
-    num_failed = len(done.found.failures) + len(done.found.problems)
+    num_failed = len(done.found.problems)
     if num_failed:
         given_up = f"{count(num_failed, 'part')} {'was' if num_failed == 1 else 'were'} given up"
         note(f"{given_up}; results.json says which and why, run again to retry")

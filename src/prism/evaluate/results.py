@@ -33,14 +33,8 @@ def _all_datasets(evaluation: Evaluation) -> list[Dataset]:
 def describe_evaluation(evaluation: Evaluation, board: Leaderboard) -> dict[str, Any]:
     """The document of `--json` and `results.json`; what was given up is named."""
     found = evaluation.found
-    failures: list[dict[str, Any]] = [{"part": str(f.part), "phase": f.phase, "text": f.text} for f in found.failures]
-    failures += [
-        {
-            "part": "/".join(filter(None, (p.checkpoint, p.dataset))),
-            "phase": p.phase,
-            "text": p.text,
-            **({"samples": list(p.samples)} if p.samples else {}),
-        }
+    failures = [
+        {"part": p.place, "phase": p.phase, "text": p.text, **({"samples": list(p.samples)} if p.samples else {})}
         for p in found.problems
     ]
     return {

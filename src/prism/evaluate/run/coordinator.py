@@ -157,8 +157,10 @@ class Coordinator:
             case actions.CombineScores():
                 self._combine(action)
             case actions.ReportFailure():
-                self.found.failures.append(action)
-                self._log.say(f"{action.part}: given up ({action.phase}): {action.text}")
+                part, phase, text = action.part, action.phase, action.text
+                self.report(
+                    Problem(checkpoint=part.checkpoint, dataset=part.dataset, part=part, phase=phase, text=text)
+                )
             case actions.Finish():
                 self._finished = True
 
@@ -243,9 +245,9 @@ class Coordinator:
             self.report(Problem(checkpoint=key[0], dataset=key[1], phase="combine", text=text, samples=samples))
 
     def report(self, problem: Problem) -> None:
-        """Keep why a result is missing, and tell it."""
+        """Keep why a result is missing, and report it."""
         self.found.problems.append(problem)
-        self._log.say(str(problem))
+        self._log.say(f"{problem.place}: given up ({problem.phase}): {problem.text}")
 
 
 def read_wanted(path: Path) -> int:

@@ -89,8 +89,8 @@ class RunLog:
             "trials": {
                 "done": progress.trials_done,
                 "running": progress.trials_running,
-                "waiting": max(0, self.num_results - len(found.metrics) - len(found.problems)),
-                "failed": len(found.failures) + len(found.problems),
+                "waiting": max(0, self.num_results - len(found.metrics) - found.num_lost),
+                "failed": len(found.problems),
             },
             "results": len(found.metrics),
             "results_wanted": self.num_results,

@@ -18,8 +18,8 @@ from prism.evaluate.files import replace_file
 from prism.evaluate.run.checkpoints.dcp import METADATA, read_metadata
 from prism.evaluate.run.checkpoints.folder import saved_paths
 from prism.evaluate.run.checkpoints.kinds import Kind, find_kind
-from prism.evaluate.run.checkpoints.names import Lazy, rename
-from prism.evaluate.run.checkpoints.tensors import DTYPES, find_tensors, read_saved
+from prism.evaluate.run.checkpoints.names import rename
+from prism.evaluate.run.checkpoints.tensors import DTYPES, Tensor, find_tensors, read_saved
 from prism.evaluate.run.loading.source import SIDE_FILES
 from prism.evaluate.run.models.lora import ADAPTER_FILE, check_base, find_base
 
@@ -67,11 +67,11 @@ def _fill(target: Path, kind: Kind, weights: Path, side: Path, base: Path | None
             shutil.copyfile(side / name, target / name)
 
 
-def read_weights(kind: Kind, weights: Path) -> Mapping[str, Lazy]:
+def read_weights(kind: Kind, weights: Path) -> Mapping[str, Tensor]:
     """All tensors of a checkpoint, by the names that its framework gave them."""
     if kind in (Kind.DCP, Kind.MEGATRON):
-        return read_metadata(weights)
-    found: dict[str, Lazy] = {}
+        return {name: sharded.tensor for name, sharded in read_metadata(weights).items()}
+    found: dict[str, Tensor] = {}
     for path in saved_paths(weights):
         document = read_saved(path)
         inner = next(
@@ -81,7 +81,7 @@ def read_weights(kind: Kind, weights: Path) -> Mapping[str, Lazy]:
     return found
 
 
-def write_tensors(path: Path, tensors: Mapping[str, Lazy]) -> None:
+def write_tensors(path: Path, tensors: Mapping[str, Tensor]) -> None:
     """Write a safetensors file, one tensor in memory at a time."""
     header: dict[str, Any] = {"__metadata__": {"format": "pt"}}
     at = 0

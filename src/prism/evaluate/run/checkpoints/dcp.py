@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -28,36 +29,33 @@ class Shard:
     sizes: tuple[int, ...]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class ShardedTensor:
-    """A tensor as its metadata describes it."""
+    """A tensor, and the boxes that it is made of."""
 
-    folder: Path
-    dtype: str
-    shape: tuple[int, ...]
+    tensor: Tensor
     shards: tuple[Shard, ...]
 
-    def array(self) -> Array:
-        """All shards put together; one that is whole is mapped and not copied."""
-        if len(self.shards) == 1 and self.shards[0].sizes == self.shape:
-            return self._read(self.shards[0])
-        whole = np.empty(self.shape, DTYPES[self.dtype][0])
-        filled = 0
-        for shard in self.shards:
-            box = tuple(slice(o, o + n) for o, n in zip(shard.offsets, shard.sizes, strict=True))
-            whole[box] = self._read(shard)
-            filled += int(np.prod(shard.sizes, dtype=np.int64))
-        if filled != whole.size:
-            raise BadFileError(
-                f"{self.folder}: shards give {filled:,} of {whole.size:,} values of a tensor; save it again"
-            )
-        return whole
 
-    def _read(self, shard: Shard) -> Array:
-        tensor = read_saved(self.folder / shard.file, shard.start, shard.length)
-        if not isinstance(tensor, Tensor) or tensor.shape != shard.sizes:
-            raise BadFileError(f"{self.folder / shard.file}: a shard is not what the metadata says; save it again")
-        return tensor.array()
+def _join(folder: Path, dtype: str, shape: tuple[int, ...], shards: Sequence[Shard]) -> Array:
+    """All shards put together; one that is whole is mapped and not copied."""
+    if len(shards) == 1 and shards[0].sizes == shape:
+        return _read(folder, shards[0])
+    whole = np.empty(shape, DTYPES[dtype][0])
+    filled = 0
+    for shard in shards:
+        whole[tuple(slice(o, o + n) for o, n in zip(shard.offsets, shard.sizes, strict=True))] = _read(folder, shard)
+        filled += int(np.prod(shard.sizes, dtype=np.int64))
+    if filled != whole.size:
+        raise BadFileError(f"{folder}: shards give {filled:,} of {whole.size:,} values of a tensor; save it again")
+    return whole
+
+
+def _read(folder: Path, shard: Shard) -> Array:
+    tensor = read_saved(folder / shard.file, shard.start, shard.length)
+    if not isinstance(tensor, Tensor) or tensor.shape != shard.sizes:
+        raise BadFileError(f"{folder / shard.file}: a shard is not what the metadata says; save it again")
+    return tensor.array()
 
 
 def read_metadata(folder: Path) -> dict[str, ShardedTensor]:
@@ -115,4 +113,5 @@ def _describe(folder: Path, name: str, entry: Standin, places: dict[Any, Standin
                 sizes=sizes,
             )
         )
-    return ShardedTensor(folder=folder, dtype=str(dtype), shape=tuple(entry.fields["size"]), shards=tuple(shards))
+    shape = tuple(entry.fields["size"])
+    return ShardedTensor(Tensor(dtype, shape, lambda: _join(folder, dtype, shape, shards)), tuple(shards))

@@ -3,32 +3,14 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 
 from prism.errors import BadFileError
-from prism.evaluate.run.checkpoints.tensors import Array
-
-
-class Lazy(Protocol):
-    """A tensor that is read when it is needed."""
-
-    @property
-    def dtype(self) -> str: ...
-    @property
-    def shape(self) -> tuple[int, ...]: ...
-    def array(self) -> Array: ...
-
-
-class Made:
-    """A tensor computed from others when it is needed."""
-
-    def __init__(self, dtype: str, shape: tuple[int, ...], make: Callable[[], Array]) -> None:
-        self.dtype, self.shape, self.array = dtype, shape, make
-
+from prism.evaluate.run.checkpoints.tensors import Array, Tensor
 
 # Parts of names that wrappers of modules leave: torch.compile, FSDP1, activation checkpointing, DDP.
 _WRAPPERS = ("_orig_mod.", "_fsdp_wrapped_module.", "_checkpoint_wrapped_module.", "_forward_module.")
@@ -74,7 +56,7 @@ _MEGATRON_ENDS = {"decoder.final_layernorm.weight": "model.norm.weight", "output
 _LAYER = re.compile(r"\blayers?\.(\d+)\.|\bh\.(\d+)\.")
 
 
-def rename(tensors: Mapping[str, Lazy], config: Mapping[str, Any], where: Path) -> dict[str, Lazy]:
+def rename(tensors: Mapping[str, Tensor], config: Mapping[str, Any], where: Path) -> dict[str, Tensor]:
     """The model's tensors under the names that its config.json stands for; raises where they do not fit it."""
     plain = {_unwrap(name): tensor for name, tensor in tensors.items()}
     for marker, turn in (
@@ -106,12 +88,12 @@ def _ends(name: str, marker: str) -> bool:
     return not is_state and (name == marker or name.endswith(f".{marker}"))
 
 
-def _keep(tensors: Mapping[str, Lazy], config: Mapping[str, Any], where: Path) -> Iterator[tuple[str, Lazy]]:
+def _keep(tensors: Mapping[str, Tensor], config: Mapping[str, Any], where: Path) -> Iterator[tuple[str, Tensor]]:
     starts = ("optim", "lr_scheduler", "train_state", "dataloader", "rng")
     yield from ((name, tensor) for name, tensor in tensors.items() if not name.startswith(starts))
 
 
-def _from_titan(tensors: Mapping[str, Lazy], config: Mapping[str, Any], where: Path) -> Iterator[tuple[str, Lazy]]:
+def _from_titan(tensors: Mapping[str, Tensor], config: Mapping[str, Any], where: Path) -> Iterator[tuple[str, Tensor]]:
     _check_family(config, where, "torchtitan")
     for name, tensor in tensors.items():
         layer = re.fullmatch(r"layers\.(\d+)\.(.+)", name)
@@ -122,7 +104,7 @@ def _from_titan(tensors: Mapping[str, Lazy], config: Mapping[str, Any], where: P
         elif layer and layer[2] in _TITAN:
             if layer[2] in ("attention.wq.weight", "attention.wk.weight") and config["model_type"] in _INTERLEAVED:
                 heads = _heads(config) if "wq" in name else _groups(config)
-                tensor = Made(tensor.dtype, tensor.shape, lambda t=tensor, h=heads: _turn_halves(t.array(), h))  # type: ignore[misc]
+                tensor = Tensor(tensor.dtype, tensor.shape, lambda t=tensor, h=heads: _turn_halves(t.array(), h))  # type: ignore[misc]
             yield f"model.layers.{layer[1]}.{_TITAN[layer[2]]}", tensor
         elif layer:
             raise BadFileError(f"{where}: unsupported, {name} is no tensor of torchtitan's {config['model_type']}")
@@ -134,14 +116,16 @@ def _turn_halves(weight: Array, heads: int) -> Array:
     return weight.reshape(heads, rows // heads // 2, 2, columns).swapaxes(1, 2).reshape(rows, columns)
 
 
-def _from_megatron(tensors: Mapping[str, Lazy], config: Mapping[str, Any], where: Path) -> Iterator[tuple[str, Lazy]]:
+def _from_megatron(
+    tensors: Mapping[str, Tensor], config: Mapping[str, Any], where: Path
+) -> Iterator[tuple[str, Tensor]]:
     _check_family(config, where, "Megatron")
     for name, tensor in tensors.items():
         if name == _MEGATRON_EMBEDDING or name == "output_layer.weight":
             kept = int(config["vocab_size"])  # Megatron pads the vocabulary
             shape = (min(kept, tensor.shape[0]), *tensor.shape[1:])
             target = "model.embed_tokens.weight" if name == _MEGATRON_EMBEDDING else "lm_head.weight"
-            yield target, Made(tensor.dtype, shape, lambda t=tensor, n=shape[0]: t.array()[:n])  # type: ignore[misc]
+            yield target, Tensor(tensor.dtype, shape, lambda t=tensor, n=shape[0]: t.array()[:n])  # type: ignore[misc]
         elif name in _MEGATRON_ENDS:
             yield _MEGATRON_ENDS[name], tensor
         elif name.startswith("decoder.layers.") and not name.endswith("_extra_state"):
@@ -150,17 +134,19 @@ def _from_megatron(tensors: Mapping[str, Lazy], config: Mapping[str, Any], where
                     yield f"model.layers.{number}.{target}", made
 
 
-def _layers(name: str, tensor: Lazy) -> Iterator[tuple[int, str, Lazy]]:
+def _layers(name: str, tensor: Tensor) -> Iterator[tuple[int, str, Tensor]]:
     """Layers one by one: Megatron stacks those that are alike along a first axis."""
     number, _, rest = name.partition(".")
     if number.isdigit():
         yield int(number), rest, tensor
         return
     for i in range(tensor.shape[0]):
-        yield i, name, Made(tensor.dtype, tensor.shape[1:], lambda t=tensor, i=i: t.array()[i])  # type: ignore[misc]
+        yield i, name, Tensor(tensor.dtype, tensor.shape[1:], lambda t=tensor, i=i: t.array()[i])  # type: ignore[misc]
 
 
-def _from_megatron_layer(part: str, tensor: Lazy, config: Mapping[str, Any], where: Path) -> Iterator[tuple[str, Lazy]]:
+def _from_megatron_layer(
+    part: str, tensor: Tensor, config: Mapping[str, Any], where: Path
+) -> Iterator[tuple[str, Tensor]]:
     if part in _MEGATRON:
         yield _MEGATRON[part], tensor
     elif part in ("self_attention.linear_qkv.weight", "self_attention.linear_qkv.bias"):
@@ -173,12 +159,12 @@ def _from_megatron_layer(part: str, tensor: Lazy, config: Mapping[str, Any], whe
             def take(box: slice = box, rows: int = rows) -> Array:
                 return tensor.array().reshape(groups, per + 2, size, *rest)[:, box].reshape(rows, *rest)
 
-            yield f"self_attn.{letter}_proj.{kind}", Made(tensor.dtype, (rows, *rest), take)
+            yield f"self_attn.{letter}_proj.{kind}", Tensor(tensor.dtype, (rows, *rest), take)
     elif part == "mlp.linear_fc1.weight":
         half = tensor.shape[0] // 2
         shape = (half, *tensor.shape[1:])
-        yield "mlp.gate_proj.weight", Made(tensor.dtype, shape, lambda: tensor.array()[:half])
-        yield "mlp.up_proj.weight", Made(tensor.dtype, shape, lambda: tensor.array()[half:])
+        yield "mlp.gate_proj.weight", Tensor(tensor.dtype, shape, lambda: tensor.array()[:half])
+        yield "mlp.up_proj.weight", Tensor(tensor.dtype, shape, lambda: tensor.array()[half:])
     else:
         raise BadFileError(f"{where}: unsupported, decoder.layers.{part} has no place in {config['model_type']}")
 
@@ -199,7 +185,7 @@ def _groups(config: Mapping[str, Any]) -> int:
     return int(config.get("num_key_value_heads") or config["num_attention_heads"])
 
 
-def _check(tensors: Mapping[str, Lazy], config: Mapping[str, Any], where: Path) -> None:
+def _check(tensors: Mapping[str, Tensor], config: Mapping[str, Any], where: Path) -> None:
     """Layers and the embedding are as the config says: a model with parts missing would be filled up by chance."""
     layers = {int(found[1] or found[2]) for name in tensors if (found := _LAYER.search(name))}
     wanted = config.get("num_hidden_layers") or config.get("n_layer")

@@ -7,6 +7,7 @@ import io
 import pickle
 import struct
 import zipfile
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -33,27 +34,13 @@ _STORAGES = {
 _LOCAL_HEADER = 30  # bytes before the name and the extra field of a zip entry
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class Tensor:
-    """Values at rest: `array` reads them."""
+    """A tensor that is read from a file, or computed from others, when `array` is called."""
 
-    path: Path
-    start: int  # of the storage, in bytes of the file
     dtype: str  # torch's name
     shape: tuple[int, ...]
-    stride: tuple[int, ...]
-    offset: int = 0  # in values
-
-    def array(self) -> Array:
-        """The values, mapped from the file."""
-        kind = np.dtype(DTYPES[self.dtype][0])
-        if 0 in self.shape:
-            return np.empty(self.shape, kind)
-        reach = sum((extent - 1) * step for extent, step in zip(self.shape, self.stride, strict=True)) + 1
-        start = self.start + self.offset * kind.itemsize
-        flat = np.memmap(self.path, np.uint8, "r", offset=start, shape=(reach * kind.itemsize,)).view(kind)
-        strides = [step * kind.itemsize for step in self.stride]
-        return np.lib.stride_tricks.as_strided(flat, self.shape, strides, writeable=False)
+    array: Callable[[], Array]
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,9 +98,9 @@ def _known(path: Path) -> dict[str, Any]:
         dtype = next((word for word in more if isinstance(word, str) and word in DTYPES), storage.dtype)
         if dtype not in DTYPES:
             raise ValueError(f"tensors of type '{dtype or 'unknown'}'")
-        return Tensor(
-            path=path, start=storage.start, dtype=dtype, shape=tuple(shape), stride=tuple(stride), offset=offset
-        )
+        kind = np.dtype(DTYPES[dtype][0])
+        start = storage.start + offset * kind.itemsize
+        return Tensor(dtype, tuple(shape), lambda: _map(path, start, kind, tuple(shape), stride))
 
     def unwrap(tensor: Any, *more: Any) -> Any:
         return tensor
@@ -125,6 +112,15 @@ def _known(path: Path) -> dict[str, Any]:
         "torch._utils._rebuild_parameter_with_state": unwrap,
         "torch._tensor._rebuild_from_type_v2": lambda make, kind, args, state: make(*args),
     }
+
+
+def _map(path: Path, start: int, kind: np.dtype[Any], shape: tuple[int, ...], stride: Sequence[int]) -> Array:
+    """Values that begin at a byte of a file; `stride` counts values."""
+    if 0 in shape:
+        return np.empty(shape, kind)
+    reach = sum((extent - 1) * step for extent, step in zip(shape, stride, strict=True)) + 1
+    flat = np.memmap(path, np.uint8, "r", offset=start, shape=(reach * kind.itemsize,)).view(kind)
+    return np.lib.stride_tricks.as_strided(flat, shape, [step * kind.itemsize for step in stride], writeable=False)
 
 
 def _data_start(path: Path, header: int) -> int:

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from prism.evaluate.run.checkpoints.convert import write_tensors
-from prism.evaluate.run.checkpoints.names import Made
+from prism.evaluate.run.checkpoints.tensors import Tensor
 from prism.evaluate.run.models.model import TINY, Continuation
 
 _VOCABULARY = 256
@@ -49,7 +49,7 @@ def write_tiny(folder: Path, seed: int, config: TinyConfig | None = None) -> Non
 def write_safetensors(path: Path, tensors: dict[str, Array]) -> None:
     """Write float32 tensors as safetensors."""
     write_tensors(
-        path, {name: Made("float32", held.shape, partial(np.asarray, held)) for name, held in tensors.items()}
+        path, {name: Tensor("float32", held.shape, partial(np.asarray, held)) for name, held in tensors.items()}
     )
 
 
