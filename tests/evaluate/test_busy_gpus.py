@@ -49,10 +49,10 @@ def test_workers_on_busy_gpus_make_way_and_come_back_when_those_are_free() -> No
     pool._duties, pool._lent, pool._node_states, pool._news = {}, [], {"n": None}, []
     started: list[tuple[int, ...]] = []
     pool._start_worker = lambda node, gpus: started.append(gpus)
-    assert pool.lend(0, frozenset({1, 2})) == ("w1", "w2")
+    assert pool.give_to_training(0, frozenset({1, 2})) == ("w1", "w2")
     for worker in ("w1", "w2"):
         del pool._workers[worker]
-    assert pool.lend(0, frozenset({1, 2})) == ()
+    assert pool.give_to_training(0, frozenset({1, 2})) == ()
     pool.take_back(0, frozenset({2}))
     assert started == [(1,)]
     pool.take_back(0, frozenset())

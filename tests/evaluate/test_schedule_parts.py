@@ -175,9 +175,9 @@ def test_the_ledger_tells_the_end_of_a_dataset_once() -> None:
     dataset = Dataset(name="d", adapter="builtin", task="", samples=10)
     ledger = Ledger(datasets=[dataset], priors=Priors())
     assert list(ledger.add(MODEL, Kept(scored=(part(0, 10),)))) and ledger.num_open == 1
-    (told,) = ledger.tell()
+    (told,) = ledger.take_reports()
     assert told.parts == (part(0, 10),) and ledger.num_open == 0  # type: ignore[attr-defined]
-    assert ledger.tell() == [] and ledger.add(MODEL) == ()
+    assert ledger.take_reports() == [] and ledger.add(MODEL) == ()
 
 
 def test_giving_up_takes_the_retry_along_and_is_reported() -> None:
@@ -191,7 +191,7 @@ def test_giving_up_takes_the_retry_along_and_is_reported() -> None:
     ledger.retries = [Retry(part=taken, attempt=2, avoid="w"), Retry(part=part(0, 1, "x"), attempt=2, avoid="w")]
     ledger.give_up_waiting(pool, "infer", "broken")
     assert [retry.part.dataset for retry in ledger.retries] == ["x"]
-    (report,) = ledger.tell()
+    (report,) = ledger.take_reports()
     assert report.text == "broken" and pool.failed == {taken} and ledger.num_open == 0  # type: ignore[attr-defined]
 
 

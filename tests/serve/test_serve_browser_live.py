@@ -103,7 +103,7 @@ def test_an_alert_is_tried_and_silenced_and_no_page_holds_its_address(
     click(browser, "Silence")
     wait_for("the silence", lambda: "job job-9 until" in text_of(browser))
     click(browser, "End")
-    wait_for("its end", lambda: "None holds" in text_of(browser))
+    wait_for("its end", lambda: "No silence is active" in text_of(browser))
     assert "SECRET" not in browser.page_source
 
 

@@ -136,7 +136,7 @@ def _evaluate(plan: EvaluationPlan, models: dict[str, Model], engine: Engine, co
     try:
         found = coordinator.run(arrive, lambda found: config.publish(describe(found)))
     finally:
-        with contextlib.suppress(OSError):  # a full disk is told by what it broke off
+        with contextlib.suppress(OSError):  # a full disk is reported by the write that failed first
             write_priors(scheduler.priors, config.folder / "priors.json")
     return describe(found)
 
@@ -186,7 +186,7 @@ def choose_imports(checkpoints: Sequence[Checkpoint], datasets: Sequence[Dataset
 
 
 def count_slots(hardware: Hardware) -> int:
-    """Processes that may work at once on this machine, for an engine that has to be told."""
+    """Processes that may work at once on this machine, for an engine that must know it at its start."""
     cores = len(os.sched_getaffinity(0))
     workers = hardware.workers or max(1, cores // 2)
     return workers + (hardware.score_cpus or max(1, cores - workers))

@@ -69,7 +69,7 @@ def _error_name(metric: str) -> str:
 
 
 def write_csv(board: Leaderboard, datasets: Sequence[Dataset] = (), models: Mapping[str, str] | None = None) -> str:
-    """The text of `leaderboard.csv`; `datasets` tell the versions of tasks and data, `models` those of checkpoints."""
+    """The text of `leaderboard.csv`; `datasets` give the versions of tasks and data, `models` those of checkpoints."""
     known = {dataset.name: dataset for dataset in datasets}
     text = io.StringIO()
     rows = csv.writer(text, lineterminator="\n")

@@ -11,7 +11,7 @@ from prism.evaluate.results import write_results
 
 
 class Publisher:
-    """One per evaluation; tells each regression once."""
+    """One per evaluation; reports each regression once."""
 
     def __init__(self, folder: Path, pushes: Sequence[Push], say: Callable[[str], None]) -> None:
         self._folder, self._say = folder, say

@@ -43,7 +43,7 @@ class Regression:
 
 
 def find_regressions(scores: Iterable[Score], false_alarms: float = FALSE_ALARMS) -> tuple[Regression, ...]:
-    """Compare each score with all earlier ones of its dataset and metric; the worst fall of each step is told."""
+    """Compare each score with all earlier ones of its dataset and metric; the largest drop of each step is returned."""
     series: dict[tuple[str, str], list[Score]] = {}
     for score in scores:
         if score.step is not None and standard_error(score) is not None and math.isfinite(score.value):

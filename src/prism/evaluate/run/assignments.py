@@ -1,4 +1,4 @@
-"""The checkpoints and datasets of a run: what is kept of them, and duties made of what the scheduler asks for."""
+"""The checkpoints and datasets of a run: what is kept of them, and duties made from the actions of the scheduler."""
 
 from __future__ import annotations
 

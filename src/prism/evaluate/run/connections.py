@@ -10,7 +10,7 @@ from collections.abc import Iterator
 
 
 class Connections:
-    """Those that nobody uses now; more are made when they are needed."""
+    """Connections that are idle; more are opened when they are needed."""
 
     def __init__(self, url: urllib.parse.SplitResult, timeout_s: float) -> None:
         self._kind = http.client.HTTPSConnection if url.scheme == "https" else http.client.HTTPConnection

@@ -53,7 +53,7 @@ class Coordinator:
         self._jobs = assignments
         self._log = log
         self._num_published = 0
-        self._plan_told = False
+        self._plan_reported = False
         self._folder = assignments.folder
         self._runs: dict[str, _Run] = {}
         self._offers: dict[tuple[str, str], str] = {}  # by node and checkpoint
@@ -86,28 +86,28 @@ class Coordinator:
             self._take(*self._collect())
             if self.now_s >= next_tick:
                 next_tick = self.now_s + _TICK_S
-                self._heed_training()
+                self._make_way_for_training()
                 self._take(events.Tick(now_s=self.now_s))
-                self._tell(publish)
+                self._report_progress(publish)
                 if (news := arrivals()) is None and self._finished and not self._combining:
                     return
                 self._add(news or ())
 
-    def _tell(self, publish: Callable[[Findings], None]) -> None:
+    def _report_progress(self, publish: Callable[[Findings], None]) -> None:
         """Where the run stands, its plan once there is one, and results as they come."""
         progress = self.scheduler.progress(self.now_s)
         self._log.write_progress(progress, self.found)
-        if progress.workers and progress.samples and not self._plan_told:
-            self._plan_told = True
+        if progress.workers and progress.samples and not self._plan_reported:
+            self._plan_reported = True
             self._log.write_plan(progress, self.scheduler.lower_bound_s())
         if len(self.found.metrics) > self._num_published:
             self._num_published = len(self.found.metrics)
             publish(self.found)
 
-    def _heed_training(self) -> None:
-        """Give workers up while the file `give-back` or a busy GPU asks for it, and take them again afterwards."""
+    def _make_way_for_training(self) -> None:
+        """Stop workers while the file `give-back` or a busy GPU requires it, and start them again afterwards."""
         wanted, busy = read_wanted(self._folder / GIVE_BACK), self._busy_gpus()
-        if chosen := self._worker_pool.lend(wanted, busy):
+        if chosen := self._worker_pool.give_to_training(wanted, busy):
             self._log.say(f"{len(chosen)} workers make way for training")
             self._take(events.Preempted(now_s=self.now_s, workers=chosen))
             for worker in chosen:
@@ -136,7 +136,7 @@ class Coordinator:
         return found
 
     def _take(self, *seen: Event) -> None:
-        """Tell the scheduler what came together, and do what it says."""
+        """Pass events that came together to the scheduler, and perform its actions."""
         for action in self.scheduler.handle(*seen) if seen else ():
             self._perform(action)
 
@@ -181,7 +181,7 @@ class Coordinator:
         self._worker_pool.score(self._jobs.combine(action))
 
     def _translate(self, duty: Duty, outcome: Outcome) -> list[Event]:
-        """An ended job as events; what nobody waits for any more is none."""
+        """An ended job as events; none if its result is no longer needed."""
         now = self.now_s
         self._log.write_phase(duty, outcome)
         match duty.kind:
@@ -251,7 +251,7 @@ class Coordinator:
 
 
 def read_wanted(path: Path) -> int:
-    """How many workers training asks for; what cannot be read asks for none."""
+    """How many workers training needs; 0 if the file cannot be read."""
     try:
         return max(0, int(path.read_text().strip() or 0))
     except (OSError, ValueError):

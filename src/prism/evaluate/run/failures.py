@@ -1,4 +1,4 @@
-"""How failures of others are told and told apart."""
+"""How errors of other libraries are described and distinguished."""
 
 from __future__ import annotations
 

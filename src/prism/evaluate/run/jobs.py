@@ -41,7 +41,7 @@ class WarmUpJob:
     modules: tuple[str, ...]
 
     def run(self, place: WorkerContext) -> None:
-        """Import them; what is missing is told when it is used."""
+        """Import them; a missing module is reported when it is used."""
         place.use_one_thread()
         for name in self.modules:
             with contextlib.suppress(ImportError):
@@ -91,7 +91,7 @@ class Inferred:
     start_s: float
     setup_s: float
     seconds: float
-    usage: dict[str, float] = field(default_factory=dict)  # of an endpoint, since it was last told
+    usage: dict[str, float] = field(default_factory=dict)  # of an endpoint, since it was last reported
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -147,7 +147,7 @@ class ScoreJob:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Combined:
-    """The finite metrics of a dataset; `problem` tells of the others, `samples` which samples they come from."""
+    """The finite metrics of a dataset; `problem` describes the others, `samples` are those that caused it."""
 
     metrics: dict[str, float]
     problem: str = ""

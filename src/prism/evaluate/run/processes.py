@@ -20,6 +20,6 @@ def mark_process(pid: int) -> str | None:
 
 
 def is_running(mark: str) -> bool:
-    """Whether the very process of a mark still runs."""
+    """Whether the process of a mark still runs."""
     pid = mark.partition("-")[0]
     return pid.isdecimal() and mark == mark_process(int(pid))

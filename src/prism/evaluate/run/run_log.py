@@ -67,10 +67,10 @@ class RunLog:
             self.say(f"{line['trial'] or checkpoint}: {duty.kind} failed: {outcome.text}")
 
     def write_plan(self, progress: Progress, lower_bound_s: float) -> None:
-        """Tell what is planned, beside the shortest that any plan could take.
+        """Report the planned end, and the earliest end that any plan could have.
 
-        The bound knows of work that a plan of inferences leaves out, such as the last scores: what is planned is no
-        less. A bound that is longer than a plan by rounding alone is told as the plan.
+        The bound includes work that a plan of inferences leaves out, such as the last scores, so the planned end is
+        never reported as earlier than the bound.
         """
         planned_s = max(progress.time_left_s, lower_bound_s)
         gpus = f" with {count(progress.gpus, 'GPU')}" if progress.gpus else ""

@@ -84,7 +84,7 @@ class CheckpointWatch:
         return None, Seen(state="settling", reason=f"{path}: changed a moment ago")
 
     def _has_changed(self, path: Path) -> bool:
-        """Whether anything of an entry is new since the last look; that is news, and somebody is at work."""
+        """Whether anything of an entry is new since the last look; then a program still writes there."""
         state = _state_of(path)
         if path.name in self._looks and self._looks[path.name][0] == state:
             return False
@@ -93,7 +93,7 @@ class CheckpointWatch:
         return True
 
     def _note(self, name: str, seen: Seen) -> None:
-        """Tell what is not taken, once for each reason."""
+        """Report what is not scored, once for each reason."""
         before = self.states.get(name)
         self.states[name] = seen
         if seen.state in ("half written", "unsupported") and (before is None or before.state != seen.state):

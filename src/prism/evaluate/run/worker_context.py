@@ -73,7 +73,7 @@ class WorkerContext:
         return self._neighbour
 
     def use_one_thread(self) -> None:
-        """Compute on one core, told before numeric libraries are imported.
+        """Compute on one core; to be called before numeric libraries are imported.
 
         More threads make sums in another order, and scores that differ in their last digits.
         """

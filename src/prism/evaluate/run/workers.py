@@ -34,7 +34,7 @@ class WorkerPool:
         self._news: deque[Event] = deque()
         self._replacements: dict[tuple[str, tuple[int, ...]], int] = {}
         self._adopted: dict[str, str] = {}  # scorers by node that were at work before
-        self._orphans: deque[Duty] = deque()  # to combine scores, where the node was lost
+        self._unplaced: deque[Duty] = deque()  # to combine scores, where the node was lost
         self._lent: list[WorkerSpec] = []  # whose places training has for now
         self._count = 0
         self._next_check_s = 0.0
@@ -105,7 +105,7 @@ class WorkerPool:
         self._workers.pop(worker, None)
         self._engine.stop(worker)
 
-    def lend(self, count: int, busy: frozenset[int] = frozenset()) -> tuple[str, ...]:
+    def give_to_training(self, count: int, busy: frozenset[int] = frozenset()) -> tuple[str, ...]:
         """Choose workers whose GPUs go to training: all on `busy` ones, and `count` places in all; idle ones first."""
         taken = [worker for worker, spec in self._workers.items() if busy & set(spec.gpus)]
         order = sorted((w for w in self._workers if w not in taken), key=lambda worker: worker in self._duties)
@@ -134,13 +134,13 @@ class WorkerPool:
                     self._begin(report.worker, self._held.pop(report.worker))
                 yield duty, report.outcome
         yield from self._end_hung()
-        for _ in range(len(self._orphans) if self._node_states else 0):
-            self.score(self._orphans.popleft())
+        for _ in range(len(self._unplaced) if self._node_states else 0):
+            self.score(self._unplaced.popleft())
         for node_state in self._node_states.values():
             self._feed(node_state)
 
     def _went_with_node(self, worker: str, duty: Duty | None) -> bool:
-        """Whether a lost worker's node is gone too: then the node's loss is told, and nothing is started there."""
+        """Whether a lost worker's node is gone too: then the node is reported as lost, and nothing starts there."""
         spec = self._workers.get(worker)
         node = spec.node if spec else duty.node if duty else ""
         if not node or node in {alive.id for alive in self._engine.nodes()}:
@@ -212,7 +212,7 @@ class WorkerPool:
 
     def _save(self, duties: Iterable[Duty]) -> None:
         """Keep what a lost node was to combine for another; the scheduler starts its scores again by itself."""
-        self._orphans += [replace(duty, node="") for duty in duties if duty.kind == "combine"]
+        self._unplaced += [replace(duty, node="") for duty in duties if duty.kind == "combine"]
 
     def _start_worker(self, node: str, gpus: tuple[int, ...]) -> events.WorkerJoined:
         spec = WorkerSpec(id=self._name("worker", node), node=node, gpus=gpus, cpus=0.0 if gpus else 1.0)

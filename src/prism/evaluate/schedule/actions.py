@@ -1,4 +1,4 @@
-"""What the scheduler may ask for. Every action can be done twice without harm, since a crash may come in between."""
+"""What the scheduler may decide. Every action can be done twice without harm, since a crash may come in between."""
 
 from __future__ import annotations
 

@@ -67,7 +67,7 @@ class Dispatcher:
                 yield StartInference(trial=trial, worker=state.worker.id)
 
     def start_loads(self, now_s: float) -> Iterator[Action]:
-        """Bring models to the nodes whose workers wait for them, clear those that nobody needs."""
+        """Bring models to the nodes whose workers wait for them, clear those that no worker needs."""
         if not self.planner.moved:
             return
         self.planner.moved = False

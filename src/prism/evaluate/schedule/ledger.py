@@ -1,4 +1,4 @@
-"""All the work of a run: every pool, what is retried, and what has to be told."""
+"""All the work of a run: every pool, what is retried, and what has to be reported."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Ledger:
     pools: dict[str, dict[str, Pool]] = field(default_factory=dict)  # by checkpoint and dataset
     retries: list[Retry] = field(default_factory=list)
     num_open: int = 0
-    _touched: dict[tuple[str, str], Pool] = field(default_factory=dict)  # whose end may have to be told
+    _touched: dict[tuple[str, str], Pool] = field(default_factory=dict)  # that may have ended
     _reports: list[Action] = field(default_factory=list)
 
     def add(self, checkpoint: Checkpoint, kept: Kept = NOTHING_KEPT) -> Iterable[Pool]:
@@ -72,7 +72,7 @@ class Ledger:
         self._touched[pool.key] = pool
 
     def give_up(self, pool: Pool, part: Part, phase: str, text: str) -> None:
-        """A part will not be scored, and somebody has to know."""
+        """A part will not be scored; the run reports it."""
         pool.give_up(part)
         self.retries = [retry for retry in self.retries if retry.part != part]
         self._reports.append(ReportFailure(part=part, phase=phase, text=text))
@@ -83,7 +83,7 @@ class Ledger:
         for part in [*pool.waiting, *pool.retrying]:
             self.give_up(pool, part, phase, text)
 
-    def tell(self) -> list[Action]:
+    def take_reports(self) -> list[Action]:
         """Failures and finished datasets since the last time."""
         actions, self._reports = self._reports, []
         for pool in self._touched.values():

@@ -33,7 +33,7 @@ class Work:
     infer_s: float  # per sample
     score_s: float  # per sample
     splittable: bool = True
-    trusted: bool = True  # its run time is not a mere guess
+    trusted: bool = True  # its run time was measured or recorded, not estimated
     untried: bool = False  # a part of it should be run early, since its run time may prove wrong
 
     @property
@@ -81,7 +81,7 @@ class _Attempt:
     def place(self, work: Work, samples: int) -> bool:
         """Give a dataset to the fullest worker that can still take it whole, or cut it over the emptiest ones.
 
-        One whose run time is a mere guess goes to the emptiest worker: begun early, it can still be put right.
+        One with an estimated run time goes to the emptiest worker: begun early, a wrong estimate can be corrected.
         """
         while samples > 0:
             seconds = work.setup_s + samples * work.infer_s
@@ -203,7 +203,7 @@ def _try(slots: Sequence[Slot], works: Sequence[Work], end_s: float, min_part_s:
 
 
 def _urgency(work: Work, samples: int) -> tuple[bool, bool, float, Key]:
-    """What is placed first: datasets that cannot be split, then mere guesses, then what takes long."""
+    """What is placed first: datasets that cannot be split, then those with estimated run times, then long ones."""
     score_s = 0.0 if work.splittable else work.score_s
     return work.splittable, work.trusted, -samples * (work.infer_s + score_s), work.key
 

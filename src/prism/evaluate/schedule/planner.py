@@ -15,7 +15,7 @@ from prism.evaluate.schedule.pools import Pool
 from prism.evaluate.schedule.priors import Prior, Priors
 from prism.evaluate.schedule.trials import Checkpoint
 
-_WRONG = math.log(1.15)  # a run time this far from the planned one asks for another plan
+_WRONG = math.log(1.15)  # a run time this far from the planned one causes a new plan
 _PILOT_SHARE = 0.05  # of the time to the end, that a dataset's run time must be unsure by to be begun early
 _MAX_MOVES = 3  # other checkpoints that an idle worker is offered at once
 

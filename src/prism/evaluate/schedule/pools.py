@@ -26,7 +26,7 @@ class Pool:
     losses: int = 0  # workers in a row that died over it
     shrink: int = 0  # halvings of the batch size
     untried: bool = False  # a part of it should be run early
-    closed: bool = False  # its end was told
+    closed: bool = False  # its end was reported
 
     @property
     def key(self) -> tuple[str, str]:
@@ -35,7 +35,7 @@ class Pool:
 
     @property
     def num_waiting(self) -> int:
-        """Samples that nobody has taken."""
+        """Samples that no worker has taken."""
         return sum(part.samples for part in self.waiting)
 
     @property

@@ -25,7 +25,7 @@ from prism.evaluate.schedule.trials import KEPT_DATASETS, NOTHING_KEPT, Checkpoi
 if TYPE_CHECKING:
     from prism.evaluate.schedule.hardware import Hardware  # reads YAML, which deciding does not need
 
-_UNKNOWN_BYTES_PER_S = 1e9  # of storage that nobody has described or measured
+_UNKNOWN_BYTES_PER_S = 1e9  # of storage whose speed is neither configured nor measured
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -120,7 +120,7 @@ class Scheduler:
         actions += [
             StartScore(part=part, node=scoring.node, attempt=scoring.attempt) for part, scoring in self._scores.start()
         ]
-        actions += self._ledger.tell()
+        actions += self._ledger.take_reports()
         if self.over and not self._finished:
             self._finished = True
             actions += [*self._dispatcher.release(), Finish()]

@@ -18,7 +18,7 @@ class Scoring:
 
 @dataclass(slots=True, kw_only=True)
 class ScoreQueue:
-    """Scores that wait and run. It never asks for an inference."""
+    """Scores that wait and run. A score never causes a new inference."""
 
     waiting: dict[Part, float] = field(default_factory=dict)  # with the seconds expected
     running: dict[Part, Scoring] = field(default_factory=dict)

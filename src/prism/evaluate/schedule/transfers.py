@@ -42,7 +42,7 @@ def choose_transfers(
     sizes: Mapping[str, int],
     policy: TransferPolicy,
 ) -> list[LoadCheckpoint]:
-    """The transfers to begin now, of the (node, checkpoint) wished for, most urgent first."""
+    """The transfers to begin now, of the (node, checkpoint) pairs in `wants`, most urgent first."""
     reading: dict[str | None, int] = {}
     for memory in memories.values():
         for source in memory.loading.values():

@@ -27,8 +27,8 @@ export function alertsCard(alerts, redraw) {
     await redraw();
   });
   const field = (name, label) => h("input", { name, type: "search", "aria-label": label, placeholder: label });
-  return card("Alerts", h("div", {}, alerts.channels.length ? channels.node : empty("Nobody is told", "Name channels in a file: webhook, Slack-compatible or Alertmanager.", "prism serve out/ --state DIR --alerts alerts.yaml"),
-    h("h3", {}, "Silences"), silences.length ? h("ul", { class: "notes" }, silences) : h("p", { class: "note" }, "None holds."),
+  return card("Alerts", h("div", {}, alerts.channels.length ? channels.node : empty("No channel is configured", "Name channels in a file: webhook, Slack-compatible or Alertmanager.", "prism serve out/ --state DIR --alerts alerts.yaml"),
+    h("h3", {}, "Silences"), silences.length ? h("ul", { class: "notes" }, silences) : h("p", { class: "note" }, "No silence is active."),
     alerts.writable ? h("form", { class: "chips", onsubmit: silence }, field("job", "Job, or all"), field("kind", "Kind, or all"), field("culprit", "Culprit, or all"), field("reason", "Why"),
       h("select", { name: "hours", "aria-label": "For how long" }, [["1", "1 hour"], ["8", "8 hours"], ["24", "a day"], ["168", "a week"]].map(([value, text]) => h("option", { value }, text))), h("button", {}, "Silence")) : h("p", { class: "note" }, "The service was started without --state: nothing can be silenced or tested."), said),
   { about: plural(alerts.num_firing, "alert fires", "alerts fire") });

@@ -115,7 +115,7 @@ class Adapter(Protocol):
 
 
 def check_known(dataset: Dataset, known: Collection[str]) -> None:
-    """Refuse settings that nobody reads."""
+    """Refuse unknown settings."""
     if unknown := sorted(set(dataset.settings) - set(known)):
         raise BadConfigError(f"dataset '{dataset.name}': no setting '{unknown[0]}'; known: {', '.join(known)}")
 

@@ -24,7 +24,7 @@ from prism.evaluate.schedule.trials import Dataset
 
 _KNOWN = ("args", "command", "data", "folder", "higher_is_better", "lower_is_better", "score_timeout_s", "version")
 # {model} is the checkpoint's folder, {task} the plan's task, {output} an empty folder for what the tool writes. {gpus}
-# is 1 on a GPU's worker and 0 on a CPU's: OpenCompass refuses to start where it is not told that there is none.
+# is 1 on a GPU's worker and 0 on a CPU's: without it, OpenCompass refuses to start on a CPU.
 _COMMANDS = {
     "inspect": "inspect eval {task} --model hf/local -M model_path={model} --log-format json --log-dir {output}",
     "opencompass": "opencompass --datasets {task} --hf-type base --hf-path {model} --hf-num-gpus {gpus} "

@@ -100,7 +100,7 @@ class CommandAdapter:
         return None if data is None else Path(dataset.settings.get("folder", ".")) / str(data)
 
     def _run(self, dataset: Dataset, key: str, words: Mapping[str, Any]) -> None:
-        """Run one of the commands; its last line on stderr is what a failure is told by."""
+        """Run one of the commands; a failure is reported with its last line on stderr."""
         data = self._data_path(dataset)
         filled = dict(words) | {"data": data.resolve() if data else "", "task": dataset.task}
         command = fill_command(dataset, key, dataset.settings[key], filled)

@@ -129,7 +129,7 @@ def _measure(task: Any, document: Any, replies: list[Any]) -> dict[str, Any]:
 
 
 def _check_finite(replies: dict[int, list[list[Any]]]) -> None:
-    """A log probability that is no number picks an answer by chance: it must not become a score."""
+    """A log probability that is no finite number would choose an answer at random, so it must not become a score."""
     bad = []
     for number, found in replies.items():
         values = [reply[0] if isinstance(reply, list | tuple) else reply for kind, _, reply in found if "log" in kind]

@@ -37,7 +37,7 @@ _behind_walls = False
 
 
 def score_behind_walls(dataset: Dataset, outputs: Sequence[Record], first: int) -> list[Record]:
-    """Score documents in a process that knows none of our secrets, each in the sandbox."""
+    """Score documents in a process without our environment variables, each in the sandbox."""
     if (reason := why_not("own")) is not None:
         raise PrismError(f"dataset '{dataset.name}': code of a model is not run here ({reason}); allow user namespaces")
     known = {k: v for k, v in os.environ.items() if k in _KEPT or k.startswith(_KEPT_STARTS)}
@@ -159,7 +159,7 @@ class CodeMetric:
 
 
 def install_code_metric() -> None:
-    """Let tasks that load `code_eval` get ours; everything else is loaded as ever."""
+    """Let tasks that load `code_eval` get ours; everything else is loaded as before."""
     if importlib.util.find_spec("evaluate") is None:
         return
     import evaluate

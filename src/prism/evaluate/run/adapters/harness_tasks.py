@@ -36,7 +36,7 @@ KNOWN: dict[str, tuple[type, ...]] = {
 
 
 def check_settings(dataset: Dataset) -> None:
-    """Refuse settings that nobody reads, and values of the wrong kind."""
+    """Refuse unknown settings, and values of the wrong kind."""
     check_known(dataset, KNOWN)
     for key, value in dataset.settings.items():
         if not isinstance(value, KNOWN[key]) or (isinstance(value, bool) and bool not in KNOWN[key]):
@@ -178,7 +178,7 @@ def _load(manager: Any, name: str, dataset: Dataset) -> Any:
 
 
 def _check_consent(dataset: Dataset, manager: Any, source: str | None = None) -> None:
-    """The harness runs such a task only when told so; nothing of it is loaded before, as its functions may run code."""
+    """The harness runs such a task only with a flag; nothing of it is loaded before, as its functions may run code."""
     if dataset.settings.get("confirm_run_unsafe_code"):
         return
     if (unsafe := _find_unsafe(manager, source or dataset.task)) is not None:

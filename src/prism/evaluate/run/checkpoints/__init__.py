@@ -1,1 +1,1 @@
-"""Checkpoints as frameworks write them: told apart, checked for being whole, converted where need be."""
+"""Checkpoints as frameworks write them: their kinds, whether they are complete, and conversion to Hugging Face."""

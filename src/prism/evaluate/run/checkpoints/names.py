@@ -186,7 +186,7 @@ def _groups(config: Mapping[str, Any]) -> int:
 
 
 def _check(tensors: Mapping[str, Tensor], config: Mapping[str, Any], where: Path) -> None:
-    """Layers and the embedding are as the config says: a model with parts missing would be filled up by chance."""
+    """Layers and the embedding are as the config says: a loader would fill missing parts with random numbers."""
     layers = {int(found[1] or found[2]) for name in tensors if (found := _LAYER.search(name))}
     wanted = config.get("num_hidden_layers") or config.get("n_layer")
     if wanted is not None and layers != set(range(int(wanted))):

@@ -1,4 +1,4 @@
-"""The interface of an engine: it starts worker processes on nodes, hands each one job at a time, tells what came."""
+"""The interface of an engine: it starts worker processes on nodes, and runs one job at a time on each."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ class Engine(Protocol):
         ...
 
     def submit(self, worker: str, job: Job) -> None:
-        """Hand a worker its next job; it must be idle. One that is gone by now is told of by `wait`."""
+        """Hand a worker its next job; it must be idle. One that is gone by now is reported by `wait`."""
         ...
 
     def wait(self, timeout_s: float) -> list[Report]:
@@ -113,7 +113,7 @@ def run_job(job: Job, place: WorkerContext) -> Outcome:
     except OSError as error:
         failure = Failure.DISK if is_disk_full(error) else Failure.OTHER
         return Outcome(failure=failure, text=f"{error.strerror}: {error.filename or ''}")
-    except Exception as error:  # the outermost loop of a worker: told, counted and retried by the scheduler
+    except Exception as error:  # the outermost loop of a worker: the scheduler reports, counts and retries it
         if type(error).__name__ == "OutOfMemoryError":  # torch's, which must not be imported here
             place.cache.clear()
             return Outcome(failure=Failure.MEMORY, text=first_line(error))

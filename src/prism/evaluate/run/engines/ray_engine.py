@@ -118,7 +118,7 @@ class RayEngine:
         """Let idle actors give back what they hold, then end all."""
         busy = set(self._running.values())
         leaving = [actor.leave.remote() for name, actor in self._actors.items() if name not in busy]
-        with contextlib.suppress(Exception):  # a node that died cannot say farewell
+        with contextlib.suppress(Exception):  # a node that died cannot answer
             ray.wait(leaving, num_returns=len(leaving), timeout=5)
         for worker in list(self._actors):
             self.stop(worker)
@@ -156,7 +156,7 @@ class RayEngine:
     def _initialise(self) -> None:
         quiet = {"log_to_driver": False, "logging_level": "ERROR", "namespace": "prism-evaluate"}
         if self._address is not None:
-            _knock(self._address)
+            _check_reachable(self._address)
             _show_token()
             ray.init(address=self._address, **quiet)
             return
@@ -202,8 +202,8 @@ def _end(processes: set[Any]) -> None:
             process.wait(_ANSWER_S)
 
 
-def _knock(address: str) -> None:
-    """Raise at once where nothing listens: Ray itself would try for minutes, telling of each try."""
+def _check_reachable(address: str) -> None:
+    """Raise at once where nothing listens: Ray itself would try for minutes and print every attempt."""
     host, colon, port = address.rpartition(":")
     if colon and port.isdecimal() and "/" not in host:
         socket.create_connection((host.strip("[]"), int(port)), timeout=_ANSWER_S).close()

@@ -64,5 +64,5 @@ def _sample(path: Path, num_bytes: int) -> str:
                 handle.seek(start)
                 digest.update(handle.read(_SAMPLE_BYTES))
     except OSError:
-        return ""  # whoever needs the content is told of it
+        return ""  # reading the content will report the error
     return digest.hexdigest()

@@ -19,7 +19,7 @@ _ATTEMPTS = 5
 
 
 class HttpSource:
-    """Files below a web address; which there are is told by a listing, a manifest, an index, or usual names."""
+    """Files below a web address; a listing, a manifest, an index, or the usual names say which there are."""
 
     def __init__(self, address: str) -> None:
         self.address = address.rstrip("/")

@@ -58,7 +58,7 @@ class PeerServer:
                 self._answer(send_body=True)
 
             def log_message(self, format: str, *args: Any) -> None:
-                """Say nothing: the coordinator tells of loads."""
+                """Log nothing: the coordinator reports loads."""
 
             def _answer(self, *, send_body: bool) -> None:
                 found = neighbour._find(self.path)

@@ -83,7 +83,7 @@ class Shelf:
         raise BadFileError(f"checkpoint {key} is no longer in shared memory")
 
     def give_back(self, lease: Lease) -> None:
-        """End a lease; the copy goes with the last one."""
+        """End a lease; the copy is removed with the last one."""
         root = lease.folder.parent
         with _locked(root, lease.key):
             lease.ticket.unlink(missing_ok=True)

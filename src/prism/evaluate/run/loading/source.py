@@ -50,7 +50,7 @@ class Source(Protocol):
 
 
 def identify(files: tuple[SourceFile, ...]) -> str:
-    """What tells one checkpoint's content from another's: names, sizes, and checksums or versions of all files."""
+    """Identifies a checkpoint's content: names, sizes, and checksums or versions of all files."""
     lines = [[f.name, f.num_bytes, f.sha256 or f.version] for f in sorted(files, key=lambda f: f.name)]
     return hashlib.sha256(json.dumps(lines).encode()).hexdigest()
 

@@ -120,7 +120,7 @@ def check() -> None:
     except Unsplit:
         os._exit(UNSPLIT)
     except EOFError:
-        os._exit(FAILED)  # what ended the program is told by itself
+        os._exit(FAILED)  # the program itself reports why it ended
     except BaseException as error:
         text = f"{type(error).__name__}: {error}".strip()
         os.write(2, text.encode(errors="replace")[:2000] + b"\n")

@@ -92,7 +92,7 @@ def why_not(name: Walls) -> str | None:
 
 
 def make_task(program: str, test: str, config: SandboxConfig, python: str) -> dict[str, Any]:
-    """What the first process in the sandbox is told."""
+    """The task of the first process in the sandbox."""
     limits = {key: value for key, value in asdict(config).items() if key != "walls"}
     return {"program": program, "test": test, "limits": limits, "python": python, "sources": _sources()}
 

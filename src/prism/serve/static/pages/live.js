@@ -46,7 +46,7 @@ const moment = (event) => {
 };
 
 function feedCard({ events, num_events }) {
-  if (!events.length) return card("Findings feed", empty("Nothing was told yet", "A watch that prints into this folder is followed line by line.", "prism watch SOURCE --state out/watch > out/watch/findings.jsonl"));
+  if (!events.length) return card("Findings feed", empty("No finding has been reported yet", "A watch that prints into this folder is followed line by line.", "prism watch SOURCE --state out/watch > out/watch/findings.jsonl"));
   const row = (event) => h("li", { class: event.event === "resolved" ? "good" : event.event === "told" ? "bad" : "warning" }, h("time", { title: clock(event.reported_ns, { date: true }) }, ago(event.reported_ns)), badge(event.event, EVENTS[event.event]), " ",
     h("b", {}, words(event.kind)), ` ${event.culprit_type} ${event.culprit} in `, h("a", { href: moment(event) }, event.job), h("p", {}, `${whole(event.lost_gpu_seconds)} GPU s; ${event.evidence}`));
   return card("Findings feed", h("ol", { class: "story feed", tabindex: 0, "aria-label": "Findings as they were told, newest first" }, events.map(row)), { about: num_events > events.length ? `the newest ${whole(events.length)} of ${whole(num_events)}; /api/feed pages through all` : "newest first; the job leads to the seconds in question" });
