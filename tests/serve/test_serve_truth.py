@@ -247,6 +247,29 @@ def test_where_nothing_says_which_way_is_better_a_change_is_neither(tmp_path: Pa
     assert page is not None and {row.better for row in page.scores} == {None}
 
 
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [
+        ("trials.jsonl", b'{"trial": "a"\n[1, 2]\n'),
+        ("trials.jsonl", b"null\n"),
+        ("leaderboard.csv", b"checkpoint,step\nx,y,z\n"),
+        ("progress.json", b'{"state": "running", "trials": {"done": 1e999}}'),
+        ("results.json", b'{"schema": "prism.evaluation/1", "results": [3]}'),
+    ],
+)
+def test_a_broken_file_of_an_evaluation_is_named_and_hides_no_other(tmp_path: Path, name: str, content: bytes) -> None:
+    results = {"schema": "prism.evaluation/1", "results": {"step-1": {"d": {"acc": 0.5}}}}
+    write_evaluation(tmp_path, json.dumps(results), column=True)
+    (tmp_path / "progress.json").write_text('{"state": "done", "trials": {"done": 3}}')
+    (tmp_path / name).write_bytes(content)
+    library = look(tmp_path)
+    (listed,) = describe_evaluations(library.snapshot).evaluations
+    page = describe_evaluation(library.snapshot, listed.key)
+    assert page is not None and page.broken.startswith(name) and len(page.scores) > 0
+    assert page.progress.state == "done"
+    assert [(state.state, state.message) for state in library.snapshot.states] == [("broken", page.broken)]
+
+
 def test_broken_results_do_not_hide_an_evaluation(tmp_path: Path) -> None:
     write_evaluation(tmp_path, '{"schema": "prism.eval', column=True)
     library = look(tmp_path)

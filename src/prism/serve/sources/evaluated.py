@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 import polars as pl
 
-from prism.errors import BadFileError
+from prism.errors import BadFileError, InputError
 from prism.records.shape import Shape, columns
 from prism.serve.folder import Folder
 from prism.serve.shapes.evaluation import Progress
@@ -21,6 +21,7 @@ LEADERBOARD_FILE = "leaderboard.csv"
 TRIALS_FILES = ("trials.parquet", "trials.jsonl")
 BESIDE = (RESULTS_FILE, PROGRESS_FILE, LEADERBOARD_FILE, *TRIALS_FILES)
 _MOST_BYTES = 256 << 20
+Read = TypeVar("Read")
 
 PHASES = Shape(
     name="trials",
@@ -70,44 +71,62 @@ class Evaluated:
     makespan_s: float | None
     lower_bound_s: float | None
     updated_ns: int
-    broken: str = ""  # why its results cannot be read, where the rest of it can
+    broken: str = ""  # which of its files cannot be read and why, where others can
 
 
 def read_evaluated(folder: Folder, place: Place) -> Evaluated:
-    """Read whatever of an evaluation is there yet."""
-    results, broken = _read_results(folder, place)
-    progress = read_object(folder, place.path_of(PROGRESS_FILE)) if PROGRESS_FILE in place.files else {}
-    phases = _read_phases(folder, place)
+    """Read whatever of an evaluation is there yet; a file that cannot be read does not hide the others."""
+    broken: dict[str, InputError] = {}
+
+    def read(name: str, reader: Callable[[Folder, str], Read], nothing: Read) -> Read:
+        if name not in place.files:
+            return nothing
+        try:
+            return reader(folder, place.path_of(name))
+        except InputError as error:
+            broken[name] = error
+            return nothing
+
+    trials_file = next((name for name in TRIALS_FILES if name in place.files), "")
+    results: dict[str, Any] = read(RESULTS_FILE, _read_results, {})
+    progress = read(PROGRESS_FILE, _read_progress, None)
+    phases = read(trials_file, _read_phases, PHASES.empty())
+    listed = read(LEADERBOARD_FILE, _read_leaderboard, None)
+    if broken.keys() >= place.files.keys() & set(BESIDE):
+        raise next(iter(broken.values()))
+    return Evaluated(
+        place=place.path,
+        progress=progress or _ended(results, phases),
+        phases=phases,
+        scores=_add_directions(_list_scores(results) if listed is None else listed, results),
+        regressions=tuple(_say(part) for part in results.get("regressions", ())),
+        makespan_s=_number(results.get("makespan_s")),
+        lower_bound_s=_number(results.get("lower_bound_s")),
+        updated_ns=max(file.mtime_ns for name, file in place.files.items() if name in BESIDE),
+        broken="; ".join(map(str, broken.values())),
+    )
+
+
+def _read_results(folder: Folder, path: str) -> dict[str, Any]:
+    """The results; raises where their parts are of the wrong kinds."""
+    document = read_object(folder, path)
     try:
-        found = _read_progress(progress) if progress else _ended(results, phases)
-        return Evaluated(
-            place=place.path,
-            progress=found,
-            phases=phases,
-            scores=_read_scores(folder, place, results),
-            regressions=tuple(_say(part) for part in results.get("regressions", ())),
-            makespan_s=_number(results.get("makespan_s")),
-            lower_bound_s=_number(results.get("lower_bound_s")),
-            updated_ns=max(file.mtime_ns for name, file in place.files.items() if name in BESIDE),
-            broken=broken,
-        )
-    except (KeyError, TypeError, ValueError, AttributeError) as error:
-        raise BadFileError(f"{place.path_of(RESULTS_FILE)}: not an evaluation ({error!r})") from None
+        _list_scores(document)
+        tuple(document.get("regressions", ()))
+    except (TypeError, AttributeError) as error:
+        raise BadFileError(f"{path}: not an evaluation ({error!r})") from None
+    return document
 
 
-def _read_results(folder: Folder, place: Place) -> tuple[dict[str, Any], str]:
-    """The results, and why they cannot be read where other files still tell of the evaluation."""
-    if RESULTS_FILE not in place.files:
-        return {}, ""
+def _read_progress(folder: Folder, path: str) -> Progress:
+    document = read_object(folder, path)
     try:
-        return read_object(folder, place.path_of(RESULTS_FILE)), ""
-    except BadFileError as error:
-        if not any(name in place.files for name in BESIDE[1:]):
-            raise
-        return {}, str(error)
+        return _describe_progress(document)
+    except (ValueError, OverflowError) as error:
+        raise BadFileError(f"{path}: not the progress of an evaluation ({error})") from None
 
 
-def _read_progress(document: Mapping[str, Any]) -> Progress:
+def _describe_progress(document: Mapping[str, Any]) -> Progress:
     counts = document.get("trials", document)
     counts = counts if isinstance(counts, Mapping) else document
     return Progress(
@@ -136,53 +155,53 @@ def _ended(results: Mapping[str, Any], phases: pl.DataFrame) -> Progress:
     return Progress(state="done", done=done, time_left_s=0.0)
 
 
-def _read_phases(folder: Folder, place: Place) -> pl.DataFrame:
-    name = next((name for name in TRIALS_FILES if name in place.files), None)
-    if name is None:
-        return PHASES.empty()
-    data = folder.read_whole(place.path_of(name), most=_MOST_BYTES)
+def _read_phases(folder: Folder, path: str) -> pl.DataFrame:
+    data = folder.read_whole(path, most=_MOST_BYTES)
     try:
-        if name.endswith(".parquet"):
+        if path.endswith(".parquet"):
             frame = pl.read_parquet(data)
         else:
             whole = data[: data.rfind(b"\n") + 1]  # the last line may be being written
             rows = [json.loads(line) for line in whole.splitlines() if line.strip()]
             frame = pl.DataFrame(rows, infer_schema_length=None, strict=False) if rows else PHASES.empty()
-    except (pl.exceptions.PolarsError, ValueError, RecursionError) as error:
-        raise BadFileError(f"{place.path_of(name)}: not a table of trials ({str(error).splitlines()[0]})") from None
-    return PHASES.conform(frame, place.path_of(name)).sort("start_ns")
+    except (pl.exceptions.PolarsError, ValueError, TypeError, RecursionError) as error:
+        raise BadFileError(f"{path}: not a table of trials ({str(error).splitlines()[0]})") from None
+    return PHASES.conform(frame, path).sort("start_ns")
 
 
-def _read_scores(folder: Folder, place: Place, results: Mapping[str, Any]) -> pl.DataFrame:
-    """The leaderboard file, or where there is none yet the results by checkpoint, dataset and metric."""
-    path = place.path_of(LEADERBOARD_FILE)
-    if LEADERBOARD_FILE in place.files:
-        data = folder.read_whole(path, most=_MOST_BYTES)
-        try:
-            frame = pl.read_csv(data, infer_schema=False) if data.strip() else LEADERBOARD.empty()
-            scores = LEADERBOARD.conform(frame, path, row_word="line", first_row=2)
-            said = frame["higher_is_better"] if "higher_is_better" in frame.columns else None
-            return _add_directions(scores, results, said)
-        except pl.exceptions.PolarsError as error:
-            raise BadFileError(f"{path}: not a CSV table ({str(error).splitlines()[0]})") from None
+def _read_leaderboard(folder: Folder, path: str) -> pl.DataFrame:
+    """The leaderboard, with `higher_is_better` where it has that column."""
+    data = folder.read_whole(path, most=_MOST_BYTES)
+    try:
+        frame = pl.read_csv(data, infer_schema=False) if data.strip() else LEADERBOARD.empty()
+        scores = LEADERBOARD.conform(frame, path, row_word="line", first_row=2).select(*LEADERBOARD.required)
+    except pl.exceptions.PolarsError as error:
+        raise BadFileError(f"{path}: not a CSV table ({str(error).splitlines()[0]})") from None
+    if "higher_is_better" not in frame.columns or len(frame) != len(scores):
+        return scores
+    words = [{"true": True, "false": False}.get(str(word).lower()) for word in frame["higher_is_better"]]
+    return scores.with_columns(pl.Series("higher_is_better", words, dtype=pl.Boolean()))
+
+
+def _list_scores(results: Mapping[str, Any]) -> pl.DataFrame:
+    """Results by checkpoint, dataset and metric, as rows; they say no steps."""
     rows = [
         (checkpoint, None, dataset, metric, _number(value))
         for checkpoint, datasets in results.get("results", {}).items()
         for dataset, metrics in datasets.items()
         for metric, value in metrics.items()
     ]
-    return _add_directions(pl.DataFrame(rows, schema=LEADERBOARD.required, orient="row"), results, None)
+    return pl.DataFrame(rows, schema=LEADERBOARD.required, orient="row")
 
 
-def _add_directions(scores: pl.DataFrame, results: Mapping[str, Any], said: pl.Series | None) -> pl.DataFrame:
-    """Whether more is better, as the leaderboard or the results say; null where neither does."""
-    if said is not None and len(said) == len(scores):
-        words = [{"true": True, "false": False}.get(str(word).lower()) for word in said]
-    else:
-        datasets = results.get("datasets")
-        known = datasets if isinstance(datasets, Mapping) else {}
-        words = [_direction(known.get(d), m) for d, m in scores.select("dataset", "metric").iter_rows()]
-    return scores.select(*LEADERBOARD.required).with_columns(pl.Series("higher_is_better", words, dtype=pl.Boolean()))
+def _add_directions(scores: pl.DataFrame, results: Mapping[str, Any]) -> pl.DataFrame:
+    """Whether more is better, as the leaderboard or else the results say; null where neither does."""
+    if "higher_is_better" in scores.columns:
+        return scores
+    datasets = results.get("datasets")
+    known = datasets if isinstance(datasets, Mapping) else {}
+    words = [_direction(known.get(d), m) for d, m in scores.select("dataset", "metric").iter_rows()]
+    return scores.with_columns(pl.Series("higher_is_better", words, dtype=pl.Boolean()))
 
 
 def _direction(dataset: object, metric: str) -> bool | None:

@@ -7,6 +7,7 @@ import { table } from "../table.js";
 import { Timeline } from "../timeline.js";
 import { ago, number, percent, plural, seconds, whole } from "../units.js";
 
+const MOST_CHARTS = 12;
 const STATE = { running: "info", done: "good", failed: "bad", waiting: "" };
 
 export async function evaluation({ go }) {
@@ -31,7 +32,7 @@ class EvaluationPage {
       });
     }
     this.draw();
-    clear(this.node, this.top, this.timeline ? card("Trials on GPUs", this.timeline.node, { about: `${plural(this.data.num_workers, "worker")}; a bar is a phase of a trial` }) : null, this.below);
+    clear(this.node, this.top, this.timeline ? card(this.data.progress.gpus === 0 ? "Trials on CPUs" : "Trials on GPUs", this.timeline.node, { about: `${plural(this.data.num_workers, "worker")}; a bar is a phase of a trial` }) : null, this.below);
   }
 
   async refresh() {
@@ -50,10 +51,10 @@ class EvaluationPage {
     clear(this.top,
       h("div", { class: "head" }, h("h1", {}, "Evaluation"), badge(progress.state, STATE[progress.state]), evaluation.stale ? badge("stale", "warn", "it says that it runs and has written nothing for long") : null, h("span", { class: "sub" }, `${evaluation.place}, changed ${ago(evaluation.updated_ns)}`), h("span", { class: "grow" }), choose),
       h("div", { class: "tiles" }, tile(progress.state === "done" ? "done" : seconds(progress.time_left_s), progress.state === "done" ? "nothing left" : "left, as expected"), progress.samples ? tile(percent(progress.scored / progress.samples), `of ${whole(progress.samples)} samples scored`) : null, tile(progress.samples ? whole(progress.done) : `${whole(progress.done)} / ${whole(total)}`, "trials done"), tile(whole(progress.running), "running"), tile(whole(progress.waiting), "waiting"),
-        tile(whole(progress.failed), "failed", progress.failed ? "bad" : ""), tile(progress.gpus === null ? "–" : `${whole(progress.gpus_busy)} / ${whole(progress.gpus)}`, "GPUs busy"), data.makespan_s === null ? null : tile(seconds(data.makespan_s), data.lower_bound_s ? `makespan, ${number(data.makespan_s / data.lower_bound_s)} x the bound` : "makespan")),
+        tile(whole(progress.failed), "failed", progress.failed ? "bad" : ""), progress.gpus === 0 ? null : tile(progress.gpus === null ? "–" : `${whole(progress.gpus_busy)} / ${whole(progress.gpus)}`, "GPUs busy"), data.makespan_s === null ? null : tile(seconds(data.makespan_s), data.lower_bound_s ? `makespan, ${number(data.makespan_s / data.lower_bound_s)} x the bound` : "makespan")),
       all ? h("div", { class: "progress", role: "progressbar", "aria-valuemin": 0, "aria-valuemax": all, "aria-valuenow": parts[0][0], "aria-label": "Trials", style: { marginBottom: "16px" } },
         parts.map(([count, paint]) => h("i", { style: { width: `${(100 * count) / all}%`, background: paint } }))) : null,
-      data.broken ? h("p", { class: "alert" }, `Its results cannot be read: ${data.broken}`) : null,
+      data.broken ? h("p", { class: "alert" }, `Not all of its files can be read: ${data.broken}`) : null,
       data.regressions.length ? h("div", { class: "alert" }, h("b", {}, plural(data.regressions.length, "regression")), h("ul", { class: "notes" }, data.regressions.slice(0, 20).map((line) => h("li", {}, line)))) : null);
     clear(this.below, h("div", { class: "grid" }, this.curvesCard(), this.phasesCard()), this.scoresCard());
   }
@@ -61,14 +62,18 @@ class EvaluationPage {
   curvesCard() {
     const { scores } = this.data;
     if (!scores.length) return card("Leaderboard over steps", empty("No score yet", "Scores appear as trials end."));
-    const metrics = new Map();
-    for (const score of scores) { const name = `${score.dataset} ${score.metric}`; if (!metrics.has(name)) metrics.set(name, []); metrics.get(name).push(score); }
-    const stepped = scores.some((s) => s.step !== null);
-    const make = () => ({
-      traces: [...metrics].slice(0, 40).map(([name, own], i) => ({ type: "scatter", mode: "lines+markers", name, x: own.map((s) => (stepped ? s.step : s.checkpoint)), y: own.map((s) => s.value), line: { color: SERIES[i % SERIES.length], width: 1.8 }, marker: { size: 6 }, hovertemplate: `${name.replaceAll("<", "‹")}: %{y:.4g}<extra>%{x}</extra>` })),
-      layout: { xaxis: { title: stepped ? "step" : "checkpoint" }, yaxis: { title: "score" } },
-    });
-    return card("Leaderboard over steps", chart("Scores over steps", make, { size: "tall" }), { about: plural(metrics.size, "metric") });
+    const metrics = Map.groupBy(scores, (score) => score.metric), series = new Set(scores.map((s) => `${s.dataset} ${s.metric}`)).size;
+    const stepped = scores.some((s) => s.step !== null), single = metrics.size === 1;
+    // One axis for a perplexity and an accuracy would show one of the two as a flat line.
+    const charts = [...metrics].slice(0, MOST_CHARTS).map(([metric, own]) => chart(single ? "Scores over steps" : `${metric} over steps`, () => ({
+      traces: [...Map.groupBy(own, (s) => s.dataset)].slice(0, 40).map(([dataset, line], i) => {
+        const name = `${dataset} ${metric}`;
+        return { type: "scatter", mode: "lines+markers", name, x: line.map((s) => (stepped ? s.step : s.checkpoint)), y: line.map((s) => s.value), line: { color: SERIES[i % SERIES.length], width: 1.8 }, marker: { size: 6 }, hovertemplate: `${name.replaceAll("<", "‹")}: %{y:.4g}<extra>%{x}</extra>` };
+      }),
+      layout: { xaxis: { title: stepped ? "step" : "checkpoint" }, yaxis: { title: single ? "score" : metric } },
+    }), { size: single ? "tall" : "" }));
+    const more = metrics.size > MOST_CHARTS ? h("p", { class: "note" }, `${plural(metrics.size - MOST_CHARTS, "more metric")} in the table`) : null;
+    return card("Leaderboard over steps", h("div", {}, charts, more), { about: plural(series, "metric") });
   }
 
   phasesCard() {
