@@ -21,6 +21,7 @@ import yaml
 
 from prism.cli.main import main
 from prism.evaluate import demo
+from prism.evaluate.run.engines import LocalEngine
 from prism.evaluate.run.models.tiny import write_tiny
 from prism.evaluate.run.store import Store
 from prism.evaluate.run.watching import CheckpointWatch, Seen
@@ -124,6 +125,24 @@ def test_another_number_of_workers_gives_the_same_scores(project: Path, prism: P
         assert code == 0, told
         found.append(json.loads(out)["results"])
     assert found[0] == found[1]
+
+
+def test_a_copy_that_a_killed_worker_left_is_removed_at_the_end_of_the_run(
+    project: Path, prism: Prism, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shelf, close = project / "shelf", LocalEngine.close
+    monkeypatch.setenv("PRISM_SHELF", str(shelf))
+
+    def kill(engine: LocalEngine) -> None:
+        close(engine)
+        (shelf / "k").mkdir(parents=True)
+        (shelf / "k.leases").mkdir()
+        (shelf / "k.leases" / "999999999-1-abc").touch()
+
+    monkeypatch.setattr(LocalEngine, "close", kill)
+    code, _, told = prism(write_plan(project, ["order"]), "-o", project / "run", "--engine", "local", "--json")
+    assert code == 0, told
+    assert list(shelf.iterdir()) == []
 
 
 def test_a_changed_checkpoint_is_scored_anew(project: Path, prism: Prism) -> None:

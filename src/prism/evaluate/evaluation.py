@@ -18,7 +18,7 @@ from prism.evaluate.run.coordinator import Coordinator
 from prism.evaluate.run.engines import Engine, EngineNode
 from prism.evaluate.run.failures import is_disk_full
 from prism.evaluate.run.jobs import WarmUpJob
-from prism.evaluate.run.loading import open_source
+from prism.evaluate.run.loading import Shelf, open_source
 from prism.evaluate.run.loading.source import identify
 from prism.evaluate.run.models.model import is_tiny
 from prism.evaluate.run.node_states import Layout
@@ -82,6 +82,7 @@ def evaluate(plan: EvaluationPlan, open_engine: Callable[[], Engine], config: Ev
             ) from None
         finally:
             engine.close()
+            Shelf().sweep()  # copies of workers that were killed while they worked
 
 
 def _evaluate(plan: EvaluationPlan, models: dict[str, Model], engine: Engine, config: EvaluateConfig) -> Evaluation:
