@@ -99,6 +99,17 @@ def test_corrupt_results_are_said_and_hide_nothing(browser: Any, service: Runnin
     assert browser.execute_script("return document.querySelector('.dot').className").strip() == "dot doubt"
 
 
+def test_each_metric_has_a_chart_of_its_own_and_no_gpus_are_counted_where_there_are_none(
+    browser: Any, service: RunningService, folder: Path
+) -> None:
+    """A perplexity of a thousand beside an accuracy on one axis would show the accuracy as a flat line."""
+    (folder / "evaluation" / "progress.json").write_text('{"state": "done", "done": 4, "gpus": 0, "gpus_busy": 0}')
+    open_page(browser, f"{service.address}/evaluation")
+    wait_for("the progress", lambda: "GPUs busy" not in text_of(browser, ".tiles"), 60)
+    script = "return [...document.querySelectorAll('.chart')].map((chart) => chart.ariaLabel)"
+    assert sorted(browser.execute_script(script)) == ["acc over steps", "bits_per_byte over steps"]
+
+
 def test_a_file_that_breaks_while_a_page_is_open_is_said(browser: Any, service: RunningService, folder: Path) -> None:
     open_page(browser, f"{service.address}/")
     path = folder / "look-1" / "diagnosis.json"
