@@ -69,7 +69,7 @@ class PullJob:
         """Pull it unless it is there."""
         lease = place.shelf.lease(self.key, [open_source(address) for address in self.addresses], self.files)
         place.keep(lease)
-        address = place.neighbour(self.host).offer(self.key, self.files)
+        address = place.peer_server(self.host).offer(self.key, self.files)
         return Pulled(seconds=lease.seconds, address=address)
 
 

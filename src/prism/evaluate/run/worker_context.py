@@ -29,7 +29,7 @@ class WorkerContext:
     def __init__(self) -> None:
         self.cache = WorkerCache()
         self._leases: dict[str, Lease] = {}
-        self._neighbour: PeerServer | None = None
+        self._peer_server: PeerServer | None = None
         for name, value in _SETTINGS.items():
             os.environ.setdefault(name, value)
 
@@ -49,8 +49,8 @@ class WorkerContext:
 
     def let_go(self, key: str) -> None:
         """Give a copy back; the last user's leaving clears it."""
-        if self._neighbour is not None:
-            self._neighbour.withdraw(key)
+        if self._peer_server is not None:
+            self._peer_server.withdraw(key)
         if (lease := self._leases.pop(key, None)) is not None:
             self.shelf.give_back(lease)
 
@@ -66,11 +66,11 @@ class WorkerContext:
         self.keep(lease)
         return lease.folder
 
-    def neighbour(self, host: str) -> PeerServer:
+    def peer_server(self, host: str) -> PeerServer:
         """The server that passes this node's copies on."""
-        if self._neighbour is None:
-            self._neighbour = PeerServer(self._locate, host)
-        return self._neighbour
+        if self._peer_server is None:
+            self._peer_server = PeerServer(self._locate, host)
+        return self._peer_server
 
     def use_one_thread(self) -> None:
         """Compute on one core; to be called before numeric libraries are imported.
@@ -83,8 +83,8 @@ class WorkerContext:
 
     def close(self) -> None:
         """Give everything back."""
-        if self._neighbour is not None:
-            self._neighbour.close()
+        if self._peer_server is not None:
+            self._peer_server.close()
         for key in list(self._leases):
             self.let_go(key)
 
