@@ -126,6 +126,24 @@ def test_a_file_that_the_system_refuses_is_the_users_trouble_and_not_a_bug(
     assert not list(tmp_path.iterdir())  # no crash file
 
 
+def test_a_full_disk_is_one_line_and_not_a_bug(
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    from prism.cli import main as module
+
+    def write(**_: object) -> None:
+        with Path("/dev/full").open("w") as handle:
+            handle.write("{}")
+
+    monkeypatch.setattr(module, "app", write)
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    with pytest.raises(SystemExit) as caught:
+        module.main([])
+    assert caught.value.code == 1
+    assert capfd.readouterr().err.startswith("prism: error: the output could not be written: No space left")
+    assert not list(tmp_path.iterdir())  # no crash file
+
+
 def test_a_bug_of_ours_leaves_a_file_with_the_stack_and_no_secrets(
     monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:

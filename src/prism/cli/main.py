@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import sys
 import traceback
@@ -144,6 +145,9 @@ def _exit_code_of(error: Exception, arguments: list[str]) -> int:
     if isinstance(error, OSError) and error.filename is not None and error.strerror:
         fail(f"{error.filename}: {error.strerror}; check the path and its permissions")
         return 2
+    if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
+        fail(f"the output could not be written: {error.strerror}; free space, or write elsewhere")
+        return 1
     left = write_crash_file(error, arguments)
     where = f"attach {left} to a report" if left is not None else "run again with -v to see where"
     fail(f"internal error: {type(error).__name__}: {error}; this is a bug in Prism, {where}")

@@ -1,4 +1,4 @@
-"""IPFIX information elements (IANA registry) and the NetFlow v9 field types they grew from, by what they tell Prism."""
+"""IPFIX information elements (IANA registry) and the NetFlow v9 field types that they extend."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ REVERSE_ROLES: dict[int, Role] = {
 
 
 def role_of(element: int, enterprise: int) -> Role | None:
-    """What an element tells, None where Prism has no use for it."""
+    """The field that an element gives, None if Prism does not use it."""
     if enterprise == 0:
         return ROLES.get(element)
     if enterprise == REVERSE_ENTERPRISE:

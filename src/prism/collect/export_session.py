@@ -52,7 +52,7 @@ class ExportSession:
                 continue  # A refresh; the object is kept, so that its data sets are decoded together.
             self._num_fields += len(template.fields) - (len(known.fields) if known else 0)
             if self._num_fields > MAX_TEMPLATE_FIELDS:
-                # An exporter gone mad: start over, for it repeats the templates that it really uses.
+                # More templates than any exporter needs: forget them all; the exporter repeats those that it uses.
                 self.counts.dropped["templates beyond the limit of an exporter"] += len(self._templates)
                 self._templates = {}
                 self._num_fields = len(template.fields)
@@ -77,7 +77,7 @@ class ExportSession:
         return found, found.num_records
 
     def follow_sequence(self, sequence: int, units: int | None) -> None:
-        """Compare a message's sequence number with the one due; `units` is what it adds (None: cannot be told)."""
+        """Compare a message's sequence number with the one due; `units` is what it adds (None: unknown)."""
         due = self._next_sequence
         if due is not None and sequence != due:
             ahead = (sequence - due) % 2**32

@@ -36,7 +36,7 @@ COMPLETE = np.dtype(
     align=True,
 )  # fmt: skip
 
-# Places in the counts array, and what is told of them.
+# Indices of the counts array.
 NUM_COUNTS = 12
 (
     BROKEN_HEADERS,
@@ -105,7 +105,7 @@ def _emit(e: Any, size: int, out: Table, n: int) -> int:
 
 @njit(cache=True, nogil=True)
 def _message_bytes(e: Any, whole: bool) -> Any:
-    """A write tells its length; else packet numbers do, so that missing packets in the middle cost nothing."""
+    """Bytes of a message: stated by a write, else from packet numbers, so that missing packets do not matter."""
     if e.dma_bytes > 0:
         return np.int64(e.dma_bytes)
     if whole and e.headed and e.mtu > 0:

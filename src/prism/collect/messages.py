@@ -1,4 +1,4 @@
-"""Messages of a topic as FLOWS: goflow2's JSON and protobuf, Akvorado's raw datagrams; told by their content."""
+"""Messages of a topic as FLOWS: goflow2's JSON and protobuf, Akvorado's raw datagrams; the content decides which."""
 
 from __future__ import annotations
 

@@ -50,7 +50,7 @@ def _run_nfdump(path: Path) -> bytes:
     except (OSError, subprocess.TimeoutExpired) as error:
         raise BadFileError(f"{path}: nfdump did not read it ({error}); try nfdump -r {path}") from None
     text, complaint = done.stdout.strip(), done.stderr.strip()
-    # Of a damaged file nfdump prints that it has no flows too, and exits with 0: only its complaint tells them apart.
+    # For a damaged file too nfdump prints that it has no flows and exits with 0; only stderr shows the difference.
     if done.returncode or not text or (text == _NO_FLOWS and complaint):
         said = (complaint or text).decode(errors="replace").splitlines()
         raise BadFileError(f"{path}: nfdump did not read it ({said[0] if said else 'no flows'}); copy it again")

@@ -88,7 +88,7 @@ class PacketFileSource:
         return self._assembler.finish()
 
     def save_position(self) -> dict[str, Any]:
-        """A file is read from its start: what it told before is known by its times."""
+        """Nothing to save: a file is read from its start; the times of flows show which are known."""
         return {}
 
     def close(self) -> None:

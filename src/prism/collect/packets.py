@@ -106,7 +106,7 @@ def _find_ip(data: Bytes, at: int, end: int, link: int) -> Any:
 
 @njit(cache=True, nogil=True)
 def _unwrap_gre(data: Bytes, at: int, end: int) -> tuple[Any, Any]:
-    """What a GRE header carries: where it begins and its link type; link -1 where it is not looked into."""
+    """What a GRE header carries: where it begins and its link type; link -1 where it is not decoded."""
     if at + 4 > end:
         return at, -1
     flags = _u16(data, at)
@@ -302,7 +302,7 @@ def _read_packet(data: Bytes, at: int, end: int, length: int, link: int, out: An
             if protocol != 47:
                 _read_transport(data, body, end, protocol, num_bytes, out)
                 return
-        # A later fragment has no ports, and not all that GRE carries is looked into.
+        # A later fragment has no ports, and not every protocol inside GRE is decoded.
         out.protocol = protocol
         out.payload = num_bytes
         out.kind = PLAIN

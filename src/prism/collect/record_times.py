@@ -30,7 +30,7 @@ class ExportClock:
 
 
 def read_times(columns: dict[Role, Words], clock: ExportClock) -> tuple[Times, Times]:
-    """Start and end of every record; the start is NO_TIME where it cannot be told, the end where none was given."""
+    """Start and end of every record; the start is NO_TIME if it is unknown, the end if none was given."""
     start = _read_moment("start", columns, clock)
     end = _read_moment("end", columns, clock)
     lasted = _read_duration(columns)

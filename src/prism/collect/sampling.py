@@ -38,7 +38,7 @@ class Sampling:
 
 
 def rates_in(columns: dict[Role, Words]) -> NDArray[np.int64] | None:
-    """One packet in how many, by whichever elements tell it; None where none does."""
+    """N of "one packet in N", from the elements that state it; None where none does."""
     if "packet_interval" in columns:
         taken = np.maximum(columns["packet_interval"], 1).astype(np.float64)
         skipped = columns["packet_space"].astype(np.float64) if "packet_space" in columns else None

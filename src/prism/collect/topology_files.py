@@ -69,7 +69,7 @@ def _expand(paths: Iterable[Path]) -> list[Path]:
 
 
 class _Gathered:
-    """What the files say, put together at the end: addresses and neighbours often stand in different ones."""
+    """The content of all files, joined at the end: addresses and neighbours are often in different files."""
 
     def __init__(self) -> None:
         self._rows: list[Row] = []
@@ -77,7 +77,7 @@ class _Gathered:
         self._switches: dict[tuple[str, str], str] = {}
 
     def take(self, path: Path, document: Any) -> None:
-        """One file, told by what it holds."""
+        """Read one file; its content decides its kind."""
         host = path.name.split(".")[0]
         if isinstance(document, dict) and "DEVICE_NEIGHBOR" in document:
             self._take_sonic(document)

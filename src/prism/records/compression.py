@@ -1,4 +1,4 @@
-"""Compressed files: told by their first bytes, unpacked into memory up to a limit."""
+"""Compressed files, recognised by their first bytes and unpacked into memory up to a limit."""
 
 from __future__ import annotations
 

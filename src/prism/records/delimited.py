@@ -1,4 +1,4 @@
-"""Length-delimited protobuf messages: told from other bytes by whether the first ones hold together."""
+"""Length-delimited protobuf messages: recognised by whether the first messages can be decoded."""
 
 from __future__ import annotations
 

@@ -120,7 +120,7 @@ def find_aliases(columns: list[str], chosen: tuple[Alias, ...] = ()) -> dict[str
 
 
 def describe_missing(gives: str, columns: Iterable[str]) -> str:
-    """What to tell about a table that has no column for `gives`."""
+    """The error message for a table that has no column for `gives`."""
     there = [name[:_SHOWN_CHARS] for name in columns if not name.startswith("_")]
     listed = ", ".join(there[:_SHOWN_COLUMNS]) or "none"
     more = f" and {len(there) - _SHOWN_COLUMNS} more" if len(there) > _SHOWN_COLUMNS else ""

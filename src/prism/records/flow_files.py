@@ -38,7 +38,7 @@ class FlowOptions:
     packet_bytes: int = 4096  # assumed size of a packet where a file counts packets only; the RoCE MTU
     columns: tuple[Alias, ...] = ()  # which column of the files gives what, where the user says so
     keep_cut_times: bool = False  # read nfdump's CSV although it cut its times to whole seconds
-    samples: bool = False  # leave packet samples as they are: a stream puts them together later
+    samples: bool = False  # leave packet samples unchanged: a stream joins them later
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,7 +54,7 @@ class ReadReport:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FlowsRead:
-    """A FLOWS table and how it was come by."""
+    """A FLOWS table and how it was read."""
 
     flows: pl.DataFrame
     report: ReadReport
@@ -76,7 +76,7 @@ def load_flows(
     progress: Callable[[int], None] | None = None,
     readers: Mapping[Format, FileReader] | None = None,
 ) -> FlowsRead:
-    """Like `read_flows`, with a report of what was assumed and left out; `progress` is told the bytes of each file.
+    """Like `read_flows`, with a report of what was assumed and left out; `progress` gets the bytes of each file.
 
     `readers` read the formats that are no tables: captures, nfcapd files, protobuf.
     """
@@ -195,7 +195,7 @@ def _scan_planned(path: Path, fmt: Format, options: FlowOptions) -> tuple[pl.Laz
 
 
 def _load_file(path: Path, fmt: Format, options: FlowOptions) -> tuple[pl.DataFrame, Counter[str], tuple[str, ...]]:
-    """One file's FLOWS, what was left out of it, and notes; anything odd is looked at again by the slow reader."""
+    """One file's FLOWS, what was left out of it, and notes; the slow reader names bad rows."""
     try:
         lazy, schema, plan = _scan_planned(path, fmt, options)
         frame = files.collect(plan.select(lazy, schema), path)

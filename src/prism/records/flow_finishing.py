@@ -12,9 +12,9 @@ _LEAST_ROWS = 20  # that must agree before a table is judged by them
 
 
 def finish_table(frame: pl.DataFrame, *, samples: bool) -> tuple[pl.DataFrame, tuple[str, ...]]:
-    """Both directions of two-way records, samples put together, and a word on times that cannot show steps.
+    """Split two-way records, join samples to transfers, and note times that cannot show steps.
 
-    `samples` leaves packet samples as they are, for a stream that puts them together over its window.
+    `samples` leaves packet samples unchanged, for a stream that joins them over its window.
     """
     notes: list[str] = []
     if set(REVERSE[:1]) <= set(frame.columns):

@@ -34,7 +34,7 @@ _ABSENT = r"^\s*(0(\.0+)?\s*$|0000-00-00)"  # what pmacct writes for a time that
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FlowPlan:
-    """Expressions that make FLOWS columns of one file, the columns they read, and what to tell about it."""
+    """Expressions that make FLOWS columns of one file, the columns they read, and notes for the user."""
 
     expressions: dict[str, pl.Expr]
     sources: dict[str, tuple[str, ...]]
@@ -143,7 +143,7 @@ class _Planner:
         received = next((c for c in self.schema if c.lower().startswith(("time_received", "timereceived"))), None)
         column = self.found["start_ns"][0]
         if received is not None and received != column and column.lower().startswith(("time_flow", "timeflow")):
-            # goflow2 writes 0 for a start it was not told, and always says when the record arrived.
+            # goflow2 writes 0 for a start that it does not know, and always states when the record arrived.
             alias = find_aliases([received]).get("start_ns")
             if alias is not None:
                 arrived = self._time_of(received, alias[1], "start")
@@ -227,7 +227,7 @@ class _Planner:
         )
 
     def _find_named_units(self) -> dict[str, tuple[str, str]]:
-        """Times whose unit is told by nothing but the name of their column."""
+        """Times whose unit is known only from the name of their column."""
         times = ("start_ns", "end_ns") if "end_ns" in self.found else ("start_ns", "duration")
         return {
             name: (column, alias.unit)

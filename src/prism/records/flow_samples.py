@@ -49,7 +49,7 @@ def find_samples(flows: pl.DataFrame) -> pl.Series:
 
 
 def put_together(flows: pl.DataFrame, sampled: pl.Series | None = None) -> tuple[pl.DataFrame, tuple[str, ...]]:
-    """FLOWS whose samples have become transfers, and what to tell about them; other records stay as they are."""
+    """FLOWS whose samples are joined to transfers, and notes about them; other records are unchanged."""
     sampled = find_samples(flows) if sampled is None else sampled
     if not sampled.any():
         return flows, ()

@@ -84,7 +84,7 @@ def write_perfetto(
     """Write SPANS, and FINDINGS on a track of their job, for ui.perfetto.dev; times before 0 are refused.
 
     Each row of `arrows` (from_span, to_span) joins two spans; Perfetto draws it from the one that starts first.
-    `progress` is told how many more slices are written.
+    `progress` is called with the number of slices written since its last call.
     """
     table = gather_slices(spans, findings)
     layout = lay_out_tracks(table)

@@ -1,4 +1,4 @@
-"""Settings read from YAML: every key checked against the dataclass it fills, every mistake told in one line."""
+"""Settings read from YAML: every key checked against the dataclass it fills, every mistake reported in one line."""
 
 from __future__ import annotations
 

@@ -29,7 +29,7 @@ def to_ns(column: str, dtype: pl.DataType, unit: str) -> pl.Expr:
 
 
 def infer_unit(lazy: pl.LazyFrame, column: str, dtype: pl.DataType, where: str, rename_to: str) -> str:
-    """The unit of a time column whose name does not tell; raises where the values do not tell either."""
+    """The unit of a time column, from its values; raises if they do not show it."""
     if isinstance(dtype, (pl.Datetime, pl.Duration)):
         return "ns"
     if dtype == pl.String:

@@ -125,7 +125,7 @@ def _cover(profile: Profile) -> tuple[Intervals, Intervals, Intervals]:
 def _find_causes(
     work: pl.DataFrame, busy: Intervals, config: BreakdownConfig
 ) -> tuple[Intervals, np.ndarray[tuple[int], np.dtype[np.str_]]]:
-    """Why nothing ran in each gap: what ends it tells, by when it was launched."""
+    """Why nothing ran in each gap: the launch time of the kernel that ends it shows that."""
     gaps = busy.gaps()
     ends = pl.DataFrame({"start_ns": gaps.end})
     launched = work.group_by("start_ns").agg(pl.col("launch_ns").min())

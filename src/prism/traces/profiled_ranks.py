@@ -35,7 +35,7 @@ BANDWIDTH = pl.Schema(
 SLOW_KERNELS = pl.Schema(
     {"rank": pl.Int32, "name": pl.String, "calls": pl.Int64, "mean_us": pl.Float64, "usual_us": pl.Float64}
 )
-_MESSAGES = ("send_recv",)  # between two ranks; who takes part is not told
+_MESSAGES = ("send_recv",)  # between two ranks; the trace does not name them
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,6 +1,6 @@
 """What PyTorch's NCCL watchdog writes into every rank's log on a timeout: how many calls each rank had made.
 
-The rank with the fewest is the one that the others wait for; it is told even where no dump was written.
+The rank with the fewest is the one that the others wait for; it is known even if no dump was written.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class Behind:
 
 
 def find_behind(paths: Iterable[Path]) -> Behind | None:
-    """Who was behind in the group that most ranks tell of; None where all had made the same calls."""
+    """The ranks that were behind in the group that most ranks report; None where all had made the same calls."""
     counts: dict[str, dict[int, int]] = defaultdict(dict)
     for path in paths:
         for line in _tail(path).splitlines():

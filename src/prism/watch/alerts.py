@@ -22,7 +22,7 @@ _HOLDS_S = 300.0
 
 
 class AlertSink(Protocol):
-    """Where findings are told besides stdout."""
+    """Where findings are sent besides stdout."""
 
     outcomes: Counter[str]  # sent, failed, dropped
 
@@ -31,7 +31,7 @@ class AlertSink(Protocol):
         ...
 
     def resume(self, documents: list[dict[str, Any]]) -> None:
-        """Findings that an earlier run told and that are not over."""
+        """Findings that an earlier run reported and that are not resolved."""
         ...
 
     def keep_up(self) -> None:
@@ -100,7 +100,7 @@ class _Poster:
 
 
 class WebhookAlerts(_Poster):
-    """POSTs each finding as it is told."""
+    """POSTs each finding when it is reported."""
 
     def __init__(self, url: str, pauses_s: tuple[float, ...] = _PAUSES_S) -> None:
         super().__init__(url, "--webhook", pauses_s)
@@ -110,10 +110,10 @@ class WebhookAlerts(_Poster):
         self._post(document)
 
     def resume(self, documents: list[dict[str, Any]]) -> None:
-        """What was told is not told again."""
+        """Nothing to do: a webhook gets each finding once."""
 
     def keep_up(self) -> None:
-        """A webhook is told once."""
+        """Nothing to do: a webhook gets each finding once."""
 
 
 class AlertmanagerAlerts(_Poster):

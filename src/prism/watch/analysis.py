@@ -133,7 +133,7 @@ class ProcessAnalyst:
         path = Path(self._folder.name) / f"{self._num_looks}.arrow"
         try:
             flows.write_ipc(path, compression="uncompressed")
-        except (OSError, pl.exceptions.PolarsError) as error:  # No room: told as a look that went wrong.
+        except (OSError, pl.exceptions.PolarsError) as error:  # The disk is full: counted as a failed look.
             failed: Future[WindowReport] = Future()
             failed.set_exception(error)
             return failed

@@ -1,4 +1,4 @@
-"""Exporters whose clocks are far off: told by when their records arrive, and set right by whole seconds."""
+"""Exporters whose clocks are far off: detected by when their records arrive, and corrected by whole seconds."""
 
 from __future__ import annotations
 

@@ -32,7 +32,7 @@ class WatchStatus:
     window_flows: int = 0
     jobs: dict[str, tuple[int, float | None]] = field(default_factory=dict)  # name -> endpoints, seconds a step
     findings: Counter[str] = field(default_factory=Counter)
-    firing: tuple[dict[str, Any], ...] = ()  # findings told and not over
+    firing: tuple[dict[str, Any], ...] = ()  # findings reported and not resolved
     alerts: Counter[str] = field(default_factory=Counter)
     ports: tuple[PortLoad, ...] = ()  # of switches, from sFlow
     looks: int = 0
@@ -63,9 +63,9 @@ def render_metrics(status: WatchStatus) -> str:
             "job_endpoints", "gauge", "Endpoints of a job.",
             [({"job": name}, num) for name, (num, _) in status.jobs.items()],
         ),
-        _metric("findings_total", "counter", "Findings told, by kind.", _labelled("kind", status.findings)),
+        _metric("findings_total", "counter", "Findings reported, by kind.", _labelled("kind", status.findings)),
         _metric(
-            "finding", "gauge", "GPU-seconds lost to a finding that is told and not over.",
+            "finding", "gauge", "GPU-seconds lost to a finding that is reported and not resolved.",
             [
                 ({**{k: d[k] for k in ("id", "kind", "job")}, "culprit": d["culprit"]["id"]}, d["lost_gpu_seconds"])
                 for d in status.firing

@@ -1,4 +1,4 @@
-"""What `prism watch` remembers: jobs under lasting names, and which findings have been told."""
+"""What `prism watch` remembers: jobs under lasting names, and which findings have been reported."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ class WindowReport:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Told:
-    """A finding to tell: new, or known and grown, or over."""
+    """A finding to report: new, grown, or resolved."""
 
     id: str
     finding: Finding
@@ -90,7 +90,7 @@ class KnownFinding:
     start_ns: int
     end_ns: int
     cost: float
-    told_cost: float | None = None  # None: not told yet
+    told_cost: float | None = None  # None: not reported yet
     sightings: int = 0
     look: int = 0
     unseen: int = 0  # looks at its job since it was last seen
@@ -131,7 +131,7 @@ class Arrivals:
     longest_batch_s: float = 0.0  # of the flows' own time that one added
 
     def due_s(self, every_s: float) -> float | None:
-        """Seconds within which the next is due; None before enough have come to tell."""
+        """Seconds within which the next is due; None before enough have arrived."""
         if self.num < _ENOUGH_ARRIVALS:
             return None
         return max(self.longest_pause_s, self.longest_batch_s, every_s)
@@ -139,14 +139,14 @@ class Arrivals:
 
 @dataclass(slots=True, kw_only=True)
 class WatchState:
-    """Takes reports, returns what to tell; no I/O but `save` and `load_state`."""
+    """Takes the results of looks, returns what to report; no I/O but `save` and `load_state`."""
 
-    confirm: int = 2  # looks in a row that must agree before a finding is told
+    confirm: int = 2  # looks in a row that must agree before a finding is reported
     warm_up_ns: int = (
         20 * 10**9
     )  # A job seen for less is not judged: its step may still be taken for something shorter.
     slack_ns: int = 10 * 10**9
-    grown: float = 2.0  # times its told cost at which a finding is told again
+    grown: float = 2.0  # times its reported cost at which a finding is reported again
     resolve_after: int = 3  # looks at its job that do not see a finding any more, after which it is over
     jobs: dict[str, KnownJob] = field(default_factory=dict)
     findings: list[KnownFinding] = field(default_factory=list)
@@ -155,13 +155,13 @@ class WatchState:
     looked_until_ns: int = 0  # Looks that a restart repeats are not counted twice.
     segment: int = 0  # of the window, from which flows are not part of this state
     arrivals: Arrivals = field(default_factory=lambda: Arrivals())
-    judge_from_ns: int = 0  # Nothing is told before: the watch has looked for too short a time.
+    judge_from_ns: int = 0  # Nothing is reported before: the watch has seen too little by then.
     _next_job: int = 1
     _next_finding: int = 1
     _look: int = 0
 
     def handle(self, report: WindowReport, *, final: bool = False) -> list[Told]:
-        """What to tell after a look; the last look tells what it sees without waiting for another."""
+        """What to report after a look; the last look is reported without waiting for another to agree."""
         self._look += 1
         names = self._name_jobs(report)
         told: list[Told] = []
@@ -181,7 +181,7 @@ class WatchState:
         return told
 
     def firing(self) -> list[Told]:
-        """Findings that have been told and are not over."""
+        """Findings that have been reported and are not resolved."""
         return [
             Told(id=known.id, finding=known.whole(), update=True, reported_ns=known.end_ns)
             for known in list(self.findings)

@@ -25,7 +25,7 @@ _POLL_S = 0.25
 _SILENCE = 2.0  # times the longest pause between arrivals so far that counts as silence
 _LEAST_SILENCE_S = 2.0
 _CURRENT_S = 900.0  # Files whose newest flow is older are an archive: that nothing follows is no silence.
-_LATE_S = 10.0  # Two looks that take longer miss the 15 s within which findings should be told.
+_LATE_S = 10.0  # Two looks that take longer miss the 15 s within which findings should be reported.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,14 +33,14 @@ class WatchConfig:
     """How to watch."""
 
     window_s: float = 60.0
-    every_s: float = 3.0  # between looks; two must agree, so a finding is told within 15 s of its onset
+    every_s: float = 3.0  # between looks; two must agree, so a finding is reported within 15 s of its onset
     settle_s: float = 1.0  # live: exporters differ in when they send, so the last moment is not looked at yet
     max_rows: int = 4_000_000  # about 250 MB; at 200,000 flows/s the last 20 s
     state: Path | None = None
 
 
 class Watch:
-    """Reads a source, looks at the latest window every few seconds, and tells each finding once."""
+    """Reads a source, looks at the latest window every few seconds, and reports each finding once."""
 
     def __init__(
         self,
@@ -84,7 +84,7 @@ class Watch:
         self._jobs: dict[str, tuple[int, float | None]] = {}
 
     def run(self, should_stop: Callable[[], bool]) -> None:
-        """Watch until told to stop or the source ends; everything is saved on the way out."""
+        """Watch until `stop` is set or the source ends; the state is saved before it returns."""
         self._resume()
         try:
             while not should_stop() and not self._source.is_finished:
@@ -222,7 +222,7 @@ class Watch:
         self._state.segment = self._window.next_segment if segment is None else segment
 
     def _collect_look(self, *, wait: bool = False, final: bool = False) -> None:
-        """Take the result of a look that is done, and tell what is new."""
+        """Take the result of a finished look, and report what is new."""
         if self._look is None or not (wait or self._look.done()):
             return
         look, self._look = self._look, None
@@ -252,7 +252,7 @@ class Watch:
         self._tell([t.to_json() for t in told])
 
     def _tell(self, documents: list[dict[str, Any]]) -> None:
-        """Write down what will be told, tell it, write down that it was told."""
+        """Save what will be reported, report it, save that it was reported."""
         self._state.outbox = documents
         self._save()
         for document in documents:

@@ -25,7 +25,7 @@ _moment = pl.coalesce("end_ns", "start_ns")
 
 
 def _columns_of(flows: pl.DataFrame) -> list[str]:
-    """The columns to keep: packet samples need those that tell connections apart, other flows do not."""
+    """The columns to keep: packet samples need those that identify a connection, other flows do not."""
     rate = flows["sampling_rate"].max() if "sampling_rate" in flows.columns else None
     more = _KEPT_OF_SAMPLES if isinstance(rate, int) and rate > 1 else ()
     return [*_KEPT, *(c for c in more if c in flows.columns)]
@@ -34,7 +34,7 @@ def _columns_of(flows: pl.DataFrame) -> list[str]:
 def fit_length(length_ns: int, held_ns: int, took_s: float, longest_step_s: float) -> int:
     """How far to look back, after a look at `held_ns` of what may be `length_ns` took so long.
 
-    What is told late helps nobody; but findings need some steps of the slowest job, however long a look takes.
+    A late report is of no use, but findings need some steps of the slowest job, however long a look takes.
     """
     if took_s > _LOOK_S:
         wanted = min(length_ns, held_ns) * max(_LOOK_S / took_s, _SHRINK)
