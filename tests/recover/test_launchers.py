@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import secrets
+import shutil
 import sys
 import time
 from collections.abc import Iterator
@@ -242,6 +243,18 @@ def test_rendezvous_variables_of_the_user_stay_on_one_host(
     launcher.start(one)
     wait_over(launcher, one.folder)
     assert ((one.folder / "a.log").read_text() == "node-7,3\n") is kept
+
+
+def test_a_job_whose_run_folder_was_deleted_runs_on_and_its_exit_code_is_known(tmp_path: Path):
+    launcher, go = LocalLauncher(), tmp_path / "go"
+    one = plan(tmp_path, f"while [ ! -e {go} ]; do sleep 0.1; done; exit 7", hosts=("a",))
+    launcher.start(one)
+    wait_until_marked(one.folder, "sleep\0")
+    shutil.rmtree(one.folder)
+    seen = launcher.look(one.folder).running, LocalLauncher().look(one.folder).running
+    go.touch()
+    assert seen == (True, True)
+    assert wait_over(launcher, one.folder).code == 7
 
 
 def test_a_full_disk_under_the_log_does_not_end_the_command(tmp_path: Path):

@@ -29,6 +29,7 @@ class LocalLauncher:
     def __init__(self, settings: LaunchSettings | None = None) -> None:
         self.settings = settings or LaunchSettings()
         self._children: set[int] = set()
+        self._started: dict[Path, dict[str, dict[str, int]]] = {}  # as in the launch file, which may be deleted
         self._codes: dict[int, int] = {}  # of our own children: known also where the disk had no room for the file
 
     def start(self, plan: LaunchPlan) -> tuple[str, ...]:
@@ -53,16 +54,16 @@ class LocalLauncher:
             pid = self._spawn(plan, host, {**shared, **own})
             stat = read_stat(pid)
             started[host] = asdict(ProcessId(pid=pid, start_ticks=stat[1] if stat else 0))
+        self._started[plan.folder] = started
         write_durably(plan.folder / _LAUNCH_FILE, json.dumps(started))
         return hosts
 
     def look(self, folder: Path) -> Look:
         """Read exit codes and check which processes are alive."""
         self._reap()
-        try:
-            started = json.loads((folder / _LAUNCH_FILE).read_text())
-        except (OSError, ValueError):
-            return Look(running=False)
+        started = self._read_started(folder)
+        if not started:
+            return Look(running=bool(self.pids(folder)))
         codes: dict[str, int | None] = {}
         ended_at: dict[str, float] = {}
         for host, identity in started.items():
@@ -116,6 +117,14 @@ class LocalLauncher:
         pid = os.posix_spawn(program, command, environment, file_actions=files, setsid=True)
         self._children.add(pid)
         return pid
+
+    def _read_started(self, folder: Path) -> dict[str, dict[str, int]]:
+        """The processes of an attempt per host; none where it was not started, or nobody knows any more."""
+        try:
+            found: dict[str, dict[str, int]] = json.loads((folder / _LAUNCH_FILE).read_text())
+        except (OSError, ValueError):
+            return self._started.get(folder, {})
+        return found
 
     def _reap(self) -> None:
         """Collect children of ours that have ended, so that no zombies gather."""
