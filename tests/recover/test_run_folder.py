@@ -122,7 +122,7 @@ def test_every_action_has_a_line():
 def test_clearing_what_an_ended_attempt_left_does_not_read_as_the_killing_of_a_job():
     assert describe(Kill(attempt=2, grace_s=0.0)) == "clear    what is left of attempt 2"
     assert describe(Kill(attempt=2, grace_s=60.0)) == "end      attempt 2, 60 s to save"
-    assert describe(Explain(attempt=1, code=-9)) == "explain  attempt 1, which ended with -9"
+    assert describe(Explain(attempt=1, code=-9)) == "explain  attempt 1, which ended with exit code -9"
 
 
 # -- clock

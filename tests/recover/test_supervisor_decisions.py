@@ -277,6 +277,13 @@ def test_a_silent_job_that_computes_is_left_alone():
     assert Kill(attempt=1, grace_s=0.0) in job.handle(events.Tick(now_s=5_940.0 + 1_801.0))
 
 
+def test_a_failure_of_unknown_cause_is_named_by_its_exit_code():
+    job = JobState()
+    job.handle(events.Tick(now_s=0.0))
+    told = fail(job, 4.0, verdict("Unknown", confidence=0.0), code=3)
+    assert Notify(level="info", text="restarting: exit code 3, cause unknown, after 4 s") in told
+
+
 def test_a_silence_at_the_same_step_as_before_is_given_more_time():
     job = running()
     assert TakeStacks(attempt=1) in job.handle(events.Tick(now_s=30.0 + 301.0))

@@ -93,6 +93,7 @@ def note_failure(job: JobRecord, now_s: float, reason: str, category: str, host:
         host=host if len(job.hosts) > 1 else None,  # with one host there is no choice, so no blame
         lived_s=lived_s,
         gained=job.best_step > job.failed_at_step or silent,
+        code=job.own_code,
     )
     job.failed_at_step = max(job.failed_at_step, job.best_step)
     job.failures.append(failure)

@@ -116,7 +116,8 @@ def describe(action: Action) -> str:
         case "Kill":
             return f"{'end':8} attempt {fields['attempt']}, {fields['grace_s']:g} s to save"
         case "Explain":
-            return f"{'explain':8} attempt {fields['attempt']}, which ended with {fields['code']}"
+            code = "no exit code" if fields["code"] is None else f"exit code {fields['code']}"
+            return f"{'explain':8} attempt {fields['attempt']}, which ended with {code}"
         case "Cordon":
             return f"{'cordon':8} {fields['host']} for {fields['hours']:g} h: {fields['reason']}"
         case name:

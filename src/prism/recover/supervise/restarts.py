@@ -57,6 +57,7 @@ class Failure:
     host: str | None = None
     lived_s: float = 0.0
     gained: bool = True  # the attempt got further than all before it
+    code: int | None = None  # the command's exit code, where it ended by itself
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,7 +73,9 @@ def judge(verdict: Verdict, failures: list[Failure], *, policy: RestartPolicy) -
     """Decide on the newest failure; it is the last of `failures`."""
     newest = failures[-1]
     at = f"at step {newest.step}" if newest.step >= 0 else f"after {newest.lived_s:.0f} s"
-    name = f"{newest.reason} {at}" + (f" on {newest.host}" if newest.host else "")
+    unknown = newest.reason == "Unknown" and newest.code is not None
+    what = f"exit code {newest.code}, cause unknown," if unknown else newest.reason
+    name = f"{what} {at}" + (f" on {newest.host}" if newest.host else "")
     if (why := _find_reason_to_stop(verdict, failures, policy)) is not None:
         return Judgement(restart=False, pause_s=0.0, why=f"{name}: {why}")
     stuck = count_stuck(failures)
