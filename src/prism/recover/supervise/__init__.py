@@ -1,4 +1,4 @@
-"""Outside the trainer: launch, watch, decide, act. Never imports torch, so that it outlives what torch does."""
+"""The supervisor: launches, watches, decides and acts outside the trainer. It never imports torch."""
 
 from prism.recover.supervise.config import SuperviseConfig, read_config
 from prism.recover.supervise.runner import Supervisor, Tools

@@ -1,4 +1,4 @@
-"""What the supervisor may do. Every action can be done twice without harm, since a crash may come in between."""
+"""What the supervisor can do. Every action can be repeated without harm, because a crash may interrupt it."""
 
 from __future__ import annotations
 
@@ -35,14 +35,14 @@ class Kill(Action):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TakeStacks(Action):
-    """Write down where every process of an attempt stands."""
+    """Write the stack of every process of an attempt to a file."""
 
     attempt: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Explain(Action):
-    """Ask the exit code and the logs of an attempt why it ended."""
+    """Find out from its exit code and logs why an attempt ended."""
 
     attempt: int
     code: int | None = None
@@ -66,14 +66,14 @@ class Cordon(Action):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Uncordon(Action):
-    """Let a host back."""
+    """Put a host back into use."""
 
     host: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DiscardAfter(Action):
-    """Take checkpoints later than a step out of use."""
+    """Set checkpoints later than a step aside."""
 
     folder: str
     step: int
@@ -81,7 +81,7 @@ class DiscardAfter(Action):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Notify(Action):
-    """Tell people."""
+    """Report to the operator."""
 
     level: Literal["info", "warning", "page"]
     text: str
@@ -103,7 +103,7 @@ KINDS: dict[str, type[Action]] = {
 
 
 def action_from_json(document: dict[str, Any]) -> Action:
-    """Read back what the journal wrote."""
+    """Read an action from the journal's JSON."""
     fields = {k: tuple(v) if isinstance(v, list) else v for k, v in document.items() if k != "action"}
     if "skip" in fields:
         fields["skip"] = tuple(BatchRange(**part) for part in fields["skip"])

@@ -1,4 +1,4 @@
-"""Time that never goes back: seconds of the run, carried over restarts of the supervisor."""
+"""A clock that never goes back. It counts the seconds of a run and continues when the supervisor is restarted."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class ClockMark:
 
 
 class RunClock:
-    """Counts from the machine's uptime; a jump of the wall clock does not touch it."""
+    """Counts from the machine's uptime, so a jump of the wall clock does not change it."""
 
     def __init__(self, mark: ClockMark | None = None) -> None:
         self._start_run_s = 0.0 if mark is None else mark.run_s + _gone_since(mark)
@@ -31,14 +31,14 @@ class RunClock:
         return self._start_run_s + (_uptime_s() - self._start_boot_s)
 
     def mark(self) -> ClockMark:
-        """The present moment, to be written down."""
+        """The present reading, to be saved with the state."""
         return ClockMark(run_s=self.now_s(), boot_id=_boot_id(), boot_s=_uptime_s(), wall_s=time.time())
 
 
 def _gone_since(mark: ClockMark) -> float:
     if mark.boot_id == _boot_id():
         return max(0.0, _uptime_s() - mark.boot_s)
-    # Another boot or machine: only the wall clock knows, and it may have been set back.
+    # After a reboot, or on another machine, only the wall clock is left, and it may have been set back.
     return max(0.0, time.time() - mark.wall_s)
 
 

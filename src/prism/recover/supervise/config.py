@@ -17,13 +17,13 @@ from prism.recover.supervise.losses import LossPolicy
 from prism.recover.supervise.pace import PacePolicy
 from prism.recover.supervise.restarts import RestartPolicy
 
-# By its path: what is in there runs inside the trainer and may import torch, which the supervisor never does.
+# Found by its path, not imported: its code runs inside the trainer and may import torch; the supervisor must not.
 _SITE = Path(__file__).resolve().parents[1] / "checkpoint" / "integrations" / "site"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Addresses:
-    """Where hosts are reached; those not named, by their name."""
+    """The address of each host; a host that is not listed is reached by its name."""
 
     named: Mapping[str, str] = field(default_factory=dict)
 
@@ -33,13 +33,13 @@ class LaunchSettings:
     """How processes are started and ended."""
 
     grace_s: float = 60.0  # from SIGTERM to SIGKILL, so that the trainer can save
-    settle_s: float = 5.0  # after one host has failed: for the others to end and say why, before they are ended
+    settle_s: float = 5.0  # after one host has failed, for the others to end by themselves
     host_prefix: tuple[str, ...] = ()  # local: put before the command, {host} filled in; ip netns exec {host}
     addresses: Addresses = field(default_factory=Addresses)  # local and ssh
     ssh: tuple[str, ...] = ("ssh", "-o", "BatchMode=yes", "-o", "ConnectTimeout=10")  # ssh: put before the address
     python: str = "python3"  # ssh, slurm and kubernetes: on the hosts, in the containers
     sbatch: tuple[str, ...] = ()  # slurm: more options for sbatch
-    drain: bool = True  # slurm: drain cordoned nodes, where the user may
+    drain: bool = True  # slurm: drain cordoned nodes if the user has the permission
     kubernetes: KubernetesSettings = field(default_factory=KubernetesSettings)
 
 
@@ -57,14 +57,14 @@ class ExamineSettings(Checked):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AutomaticCheckpoints:
-    """Checkpoints of known trainers through their own hooks, without a line in the script."""
+    """Checkpoints of known trainers through their own hooks, without a change of the script."""
 
     enabled: bool = False
     folder: str = ""  # empty: `checkpoints` in the run folder
     interval_steps: int | None = None  # None: chosen from what saves and failures cost
 
     def variables(self, run_dir: Path) -> dict[str, str]:
-        """What the job's environment needs for it."""
+        """The variables that switch them on in the job's environment."""
         if not self.enabled:
             return {}
         path = os.environ.get("PYTHONPATH", "")
@@ -78,7 +78,7 @@ class AutomaticCheckpoints:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SuperviseConfig(Checked):
-    """Everything that can be set; every default is meant for a real run."""
+    """All settings. Every default is meant for a real run."""
 
     hosts: HostPolicy = field(default_factory=HostPolicy)
     restarts: RestartPolicy = field(default_factory=RestartPolicy)
@@ -87,19 +87,19 @@ class SuperviseConfig(Checked):
     launch: LaunchSettings = field(default_factory=LaunchSettings)
     examine: ExamineSettings = field(default_factory=ExamineSettings)
     checkpoint: AutomaticCheckpoints = field(default_factory=AutomaticCheckpoints)
-    act_on_corruption: bool = True  # go back, and leave a host out, when the trainer proves silent corruption
+    act_on_corruption: bool = True  # roll back and leave a host out if the trainer proves silent data corruption
     risk: str = ""  # file of risks that `prism predict` writes; read again whenever it changes
     webhook: str = ""
     poll_s: float = number(2.0, 0.01, 3_600.0)
 
     def only_restart(self) -> SuperviseConfig:
-        """The same with every judgement of a running job switched off."""
+        """The same settings with every check of a running job switched off."""
         pace = replace(self.pace, startup_s=0.0, hang_steps=0.0, slow_factor=0.0)
         return replace(self, pace=pace, losses=replace(self.losses, enabled=False), act_on_corruption=False)
 
 
 def read_config(path: Path) -> SuperviseConfig:
-    """Read a YAML file of sections; an unknown name or a wrong value is told with its place."""
+    """Read a YAML file of sections. An error names the place of an unknown name or a wrong value."""
     text, where = read_text(path), str(path)
     empty = not any(line.split("#")[0].strip() for line in text.splitlines())
     document = {} if empty else parse_mapping(text, where, "'hosts', 'restarts' and 'poll_s'")
@@ -111,7 +111,7 @@ def read_config(path: Path) -> SuperviseConfig:
 
 
 def check_hosts(config: SuperviseConfig, where: str) -> SuperviseConfig:
-    """Refuse hosts that cannot hold together."""
+    """Refuse host settings that contradict each other."""
     named, wanted = config.hosts.hosts, config.hosts.num_hosts or 0
     if named and wanted > len(named):
         raise BadConfigError(f"{where}: 'hosts.num_hosts' is {wanted}, only {len(named)} hosts are named")

@@ -1,4 +1,4 @@
-"""Decisions when an attempt has ended."""
+"""What to do when an attempt has ended."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def on_exit(job: JobRecord, event: events.Exited) -> list[Action]:
         return _on_stopped(job, event)
     if event.code == 0 and not job.preempted:
         return _on_clean_exit(job)  # processes that the command left behind on purpose stay, as without a supervisor
-    # What is left of the attempt must go before anything else starts.
+    # Processes that are left must end before another attempt starts: they hold devices and ports.
     sweep: list[Action] = [Kill(attempt=job.attempt, grace_s=0.0)]
     if job.preempted:
         return sweep + _on_preempted(job, event.now_s)
@@ -56,7 +56,7 @@ def _on_preempted(job: JobRecord, now_s: float) -> list[Action]:
     gained, job.told_at_step = job.best_step > job.told_at_step, max(job.best_step, job.told_at_step)
     job.told_in_vain = 0 if gained else job.told_in_vain + 1
     policy = job.config.restarts
-    # Something that ends it again and again must not make it start again and again without a pause.
+    # If something ends every attempt at once, the pauses between them grow.
     pause_s = min(policy.max_backoff_s, policy.backoff_s * 2.0**job.told_in_vain) if job.told_in_vain > 1 else 0.0
     job.due_s = now_s + pause_s
     return wait_or_launch(job, now_s, text)
@@ -95,7 +95,7 @@ def _on_stopped(job: JobRecord, event: events.Exited) -> list[Action]:
 
 
 def _discard(job: JobRecord) -> list[Action]:
-    """Take what was saved after the place to go back to out of use."""
+    """Set checkpoints later than the step to resume from aside."""
     if not job.folder or job.resume_step is None:
         return []
     job.saved_steps = [step for step in job.saved_steps if step <= (job.resume_step or 0)]
@@ -110,7 +110,7 @@ def on_explained(job: JobRecord, event: events.Explained) -> list[Action]:
         job.failures.pop()
         return _on_preempted(job, event.now_s)
     if newest.reason != HANG:
-        # A rank that lost a connection says that something happened elsewhere; the host test finds out where.
+        # A lost connection shows that something happened on another host. The host test finds out on which one.
         began_on = None if verdict.reason == "ConnectionError" else newest.host
         named = next((h for h in verdict.hosts if h in job.hosts and len(job.hosts) > 1), began_on)
         job.failures[-1] = replace(newest, reason=verdict.reason, category=verdict.category, host=named)
@@ -130,14 +130,14 @@ def on_explained(job: JobRecord, event: events.Explained) -> list[Action]:
 def on_examined(job: JobRecord, event: events.Examined) -> list[Action]:
     if job.phase is not Phase.EXAMINING:
         return []
-    # Slow is reason enough to leave a host only where the run itself was slow.
+    # A slow host is left out only if the run itself was slow.
     was_slow = bool(job.failures) and job.failures[-1].reason == SLOW
     out_before = job.book.cordoned()
     failed = [host for host in event.condemned if host not in event.slow]
     actions = [cordon(job, event.now_s, host, "failed the host test") for host in failed]
     for host in event.slow if was_slow else ():
         actions += leave_out(job, event.now_s, host, "slower than the others in the host test")
-    # Between two good hosts only the link is bad: one of the two leaves, the other stays.
+    # The link between two good hosts is bad, so one of the two hosts is left out.
     for first, second in event.bad_links:
         if not {first, second} & set(job.book.cordoned()):
             actions += leave_out(job, event.now_s, second, f"bad link to {first}")
@@ -156,12 +156,12 @@ def on_stop_asked(job: JobRecord) -> list[Action]:
         return [Kill(attempt=job.attempt, grace_s=job.config.launch.grace_s)]
     if job.phase is Phase.STOPPING:
         job.cause = Cause.ASKED
-        return [Kill(attempt=job.attempt, grace_s=0.0)]  # asked a second time: now
+        return [Kill(attempt=job.attempt, grace_s=0.0)]  # a second request ends it at once
     return [finish(job, "stopped", f"stopped on request {job.place}")]
 
 
 def on_taken_up(job: JobRecord, now_s: float) -> list[Action]:
-    """Go on from the newest checkpoint; whoever starts it again has seen why it ended, so all budgets are new."""
+    """Continue from the newest checkpoint. Who starts the run again has seen why it ended, so all budgets are reset."""
     text = f"taken up again; it was {job.outcome}: {job.outcome_text}"
     job.outcome = job.outcome_text = ""
     job.failures, job.num_rollbacks, job.told_in_vain = [], 0, 0
@@ -169,7 +169,7 @@ def on_taken_up(job: JobRecord, now_s: float) -> list[Action]:
 
 
 def _node_failure(host: str) -> Verdict:
-    """What the scheduler knows for sure needs no reading of logs."""
+    """The verdict on a host that the scheduler reports as down; no log is read."""
     return Verdict(
         log="scheduler",
         reason="NodeFailure",

@@ -1,4 +1,4 @@
-"""What can happen to a supervised run. `now_s` is the run's own clock, which never goes back."""
+"""What can happen to a supervised run. `now_s` is the time of the run's clock, which never goes back."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from prism.records.verdict import Verdict
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Event:
-    """Something that was seen."""
+    """Something that happened."""
 
     now_s: float
 
@@ -21,12 +21,12 @@ class Tick(Event):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TakenUp(Event):
-    """A run that was stopped or given up is started again by a person or an init system."""
+    """A person or an init system starts a run again that was stopped or has failed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RisksRead(Event):
-    """The file of risks was read anew: failures per day of each host."""
+    """The file of risks has changed: failures per day of each host."""
 
     per_day: dict[str, float]
 
@@ -57,31 +57,31 @@ class StepDone(Event):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Heard(Event):
-    """The job wrote to its log: a sign of life, nothing more. `in_line`: the log ends within a line."""
+    """The job wrote to its log. `in_line`: the log ends within a line."""
 
     in_line: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Busy(Event):
-    """The job's processes computed on this machine's processors: a sign of life of a job that only has a log."""
+    """The job's processes used the processors of this machine."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Paused(Event):
-    """The trainer does something else than steps, such as an evaluation: its silence means nothing."""
+    """The trainer began something other than steps, such as an evaluation; its silence is not a hang."""
 
     what: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Resumed(Event):
-    """The trainer is back to its steps."""
+    """The trainer continues with steps."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FolderOpened(Event):
-    """The trainer said where its checkpoints lie, on storage and in memory."""
+    """The trainer reported where its checkpoints are, on storage and in memory."""
 
     folder: str
     memory: str
@@ -97,7 +97,7 @@ class Restored(Event):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Saved(Event):
-    """A checkpoint was proven and committed."""
+    """A checkpoint was verified and committed."""
 
     step: int
     healthy: bool = True
@@ -105,7 +105,7 @@ class Saved(Event):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SaveFailed(Event):
-    """A checkpoint could not be written; training goes on."""
+    """A checkpoint could not be written; training continues."""
 
     step: int
     why: str
@@ -132,12 +132,12 @@ class Corrupted(Event):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Preempted(Event):
-    """The trainer was told to go, saved and leaves."""
+    """The trainer was asked to end; it has saved and exits."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Exited(Event):
-    """The attempt is over. `code` None: its processes are gone without a word; `host` ended first."""
+    """The attempt is over. `code` None: its processes are gone without an exit code; `host` ended first."""
 
     code: int | None
     host: str | None = None
@@ -146,17 +146,17 @@ class Exited(Event):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Explained(Event):
-    """What the logs of the attempt say."""
+    """Why the attempt ended, according to its logs."""
 
     verdict: Verdict
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Examined(Event):
-    """What the test of the hosts found."""
+    """The result of the host test."""
 
     condemned: tuple[str, ...]
-    slow: tuple[str, ...] = ()  # those of them that answer, but late
+    slow: tuple[str, ...] = ()  # those of them that work, but slowly
     bad_links: tuple[tuple[str, str], ...] = ()
     num_tests: int = 0
     error: str = ""
@@ -165,4 +165,4 @@ class Examined(Event):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StopAsked(Event):
-    """A person wants the run to end."""
+    """A person asks to end the run."""

@@ -1,7 +1,7 @@
 """How the processes of an attempt ended: by a signal, by an exception, or because a peer was lost.
 
-Read from exit codes and from the summary that torchrun prints. What a process says with its exit code is a fact;
-what its log says may come from a helper process, or from a rank that only met the consequences.
+Read from exit codes and from the summary that torchrun prints. An exit code is a fact; a line of a log may come from a
+helper process, or from a rank that failed only because another one did.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _TOLD_TO_GO = re.compile(
     rb"Received (?:Signals\.SIGTERM|15) death signal|SignalException: Process \d+ got signal: 15"
     rb"|CANCELLED AT .{0,60}DUE TO"
 )
-# The last line of a rank that noticed that another one is gone.
+# The last line of a rank that failed because another rank was gone.
 _PEER_LOST = re.compile(
     rb"connection (?:closed|reset|refused|was forcibly closed)|connection.{0,40}by peer|broken pipe|socket timeout"
     rb"|remote process exited|ncclremoteerror|ncclsystemerror|nccl (?:error|communicator was aborted)|ncclcommabort"
@@ -38,7 +38,7 @@ _HELPER = re.compile(rb"^(?:\[\w+\]:\s*)?Process (?:\w+Process|Process|\w+)-\d+(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ending:
-    """What ended an attempt, as far as exit codes and the launcher's own summary tell."""
+    """What ended an attempt, as far as exit codes and the launcher's summary show."""
 
     signal: int | None = None
     told_to_go: bool = False  # the launcher itself was asked to end: preemption, a shutdown, an operator
@@ -50,7 +50,7 @@ def read_ending(logs: list[Path], code: int | None) -> Ending:
     """The first failure of an attempt, from its logs' last megabytes and its exit code."""
     texts = [_tail(path) for path in logs]
     roots = [match for text in texts for match in _ROOT_CAUSE.finditer(text)]
-    # A rank that only lost its peer may be written down before the one that was killed, by another launcher.
+    # Another launcher may list a rank that lost its peer before the one that was killed.
     first = min(roots, key=lambda match: (not is_killed(int(match[3])), match[1]), default=None)
     rank = int(first[2]) if first is not None else None
     number = _signal_of(int(first[3]) if first is not None else code)
@@ -60,7 +60,7 @@ def read_ending(logs: list[Path], code: int | None) -> Ending:
 
 
 def write_own_words(source: Path, target: Path, rank: int | None) -> None:
-    """Copy a log without what other ranks than the first to fail, child processes and threads wrote."""
+    """Copy a log without the lines of child processes, threads, and ranks other than the first to fail."""
     with source.open("rb") as lines, target.open("wb") as kept:
         inside = False
         for line in lines:
@@ -69,14 +69,14 @@ def write_own_words(source: Path, target: Path, rank: int | None) -> None:
                 continue
             if _HELPER.match(line):
                 inside = True
-            elif inside:  # until the line of the exception, which ends a traceback
+            elif inside:  # skip to the line of the exception, which ends a traceback
                 inside = not _EXCEPTION.match(line)
             else:
                 kept.write(line)
 
 
 def signal_name(number: int) -> str:
-    """SIGKILL for 9."""
+    """The name of a signal: SIGKILL for 9."""
     try:
         return signal.Signals(number).name
     except ValueError:
@@ -84,7 +84,7 @@ def signal_name(number: int) -> str:
 
 
 def _lost_a_peer(text: bytes, rank: int | None) -> bool:
-    """Whether the first rank to fail ended because another was gone; without marks on the lines, any rank."""
+    """Whether the first rank to fail ended because another was gone; any rank if the lines name no ranks."""
     found = [line for line in text.splitlines() if _EXCEPTION.match(line) and b"ChildFailedError" not in line]
     own = [line for line in found if rank is not None and (m := _RANK_LINE.match(line)) and int(m[1]) == rank]
     return any(_PEER_LOST.search(line[:2_000]) for line in own or found)

@@ -1,4 +1,4 @@
-"""Asking why an attempt ended: exit codes first, then what the ranks themselves wrote, through `prism explain`."""
+"""Why an attempt ended: from exit codes first, then from the ranks' logs with `prism explain`."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ _CRASHES = {"SIGSEGV", "SIGABRT", "SIGBUS", "SIGFPE", "SIGILL"}
 
 
 class Explainer(Protocol):
-    """From an attempt's folder and exit code to a verdict."""
+    """Turns an attempt's folder and exit code into a verdict."""
 
     def __call__(self, folder: Path, code: int | None) -> Verdict:
         """Say why the attempt ended."""
 
 
 def explain_logs(folder: Path, code: int | None = None) -> Verdict:
-    """A signal or the loss of a peer outranks any traceback; Unknown, never an exception, where nothing is clear."""
-    logs = sorted(folder.glob("*.log"))  # only these: the reports beside them are the supervisor's own
+    """A signal or a lost peer takes precedence over any traceback. If nothing is clear the reason is Unknown."""
+    logs = sorted(folder.glob("*.log"))  # the other files there are written by the supervisor
     ending = read_ending(logs, code)
     if ending.told_to_go:
         return _verdict(folder, PREEMPTED, "it was asked to end (SIGTERM)", ending)

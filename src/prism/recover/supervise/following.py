@@ -1,4 +1,4 @@
-"""What follows a decision: the next launch, which hosts to do without, and what is noted of a failure."""
+"""Steps that several decisions share: launch again, take a host out of use, note a failure, finish."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from prism.recover.supervise.actions import (
 from prism.recover.supervise.job import JobRecord, Phase
 from prism.recover.supervise.restarts import Failure
 
-_SURE = 0.8  # a verdict this confident may cordon the host it names without a test
+_SURE = 0.8  # a verdict with this confidence cordons the host that it names without a test
 
 
 def wait_or_launch(job: JobRecord, now_s: float, why: str) -> list[Action]:
@@ -49,7 +49,7 @@ def launch(job: JobRecord, now_s: float) -> list[Action]:
 
 
 def blame(job: JobRecord, now_s: float, named: tuple[str, ...], confidence: float, reason: str) -> list[Action]:
-    """Strike the host where the failure began; cordon it when it is named for sure, or struck too often."""
+    """Count the failure against the host where it began; cordon a host that is named with certainty."""
     known = [host for host in named if host in job.hosts]
     if known and confidence >= _SURE:
         return [cordon(job, now_s, host, reason) for host in known]
@@ -62,7 +62,7 @@ def blame(job: JobRecord, now_s: float, named: tuple[str, ...], confidence: floa
 
 
 def leave_out(job: JobRecord, now_s: float, host: str, reason: str) -> list[Action]:
-    """Without proof a host is left out of this run alone, where others can take its place; no scheduler is told."""
+    """Leave a host out of this run only, without notifying the scheduler: there is no proof against it."""
     hours = job.book.exclude(host, now_s, reason, job.config.hosts)
     what = f"is left out of this run for {hours:g} h" if hours else "stays, there is no other host to move to"
     return [Notify(level="warning", text=f"{host} {what}: {reason}")]
@@ -77,7 +77,7 @@ def can_examine(job: JobRecord) -> bool:
 
 
 def testable(job: JobRecord) -> tuple[str, ...]:
-    """The job's hosts, and the spares, which serve as witnesses."""
+    """The hosts to test: the job's own, and the spares for comparison."""
     out = set(job.book.cordoned())
     return tuple(dict.fromkeys(h for h in (*job.hosts, *job.config.hosts.hosts) if h not in out))
 
@@ -90,7 +90,7 @@ def note_failure(job: JobRecord, now_s: float, reason: str, category: str, host:
         reason=reason,
         category=category,
         step=job.last_step,
-        host=host if len(job.hosts) > 1 else None,  # with one host there is no choice, so no blame
+        host=host if len(job.hosts) > 1 else None,  # with one host there is no other to use instead
         lived_s=lived_s,
         gained=job.best_step > job.failed_at_step or silent,
         code=job.own_code,

@@ -1,4 +1,4 @@
-"""Which hosts to use: strikes, cordons that expire, and a memory for those that fail again."""
+"""Which hosts to use: a host that fails is taken out of use for a time that grows with every failure."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ class HostPolicy:
 
     hosts: tuple[str, ...] = ()  # empty: the launcher chooses
     num_hosts: int | None = None  # hosts in the job; the others are spares. None: all
-    min_hosts: int | None = None  # go on with fewer when no spare is left; None: wait
+    min_hosts: int | None = None  # continue with fewer if no spare is left; None: wait
     strikes: int = 2  # failures that began on a host, within the window, after which this run leaves it out
     strike_window_h: float = 24.0
     cordon_h: float = 2.0  # the first time
-    # In InfiniteHBD's trace 83.6 % of faults fall on nodes that fail more than once: each return costs more trust.
+    # In InfiniteHBD's trace 83.6 % of faults fall on nodes that fail more than once: the time out of use grows.
     repeat_factor: float = 4.0
     max_cordon_h: float = 168.0
     most_risk_per_day: float = 0.0  # with --risk: above it a host is swapped at the next save; 0: never
@@ -27,13 +27,13 @@ class HostPolicy:
 
 @dataclass(slots=True, kw_only=True)
 class HostRecord:
-    """What one host did."""
+    """The failures of one host and how long it is out of use."""
 
     strikes_s: list[float] = field(default_factory=list)
     cordoned_until_s: float | None = None
     num_cordons: int = 0
     reasons: list[str] = field(default_factory=list)
-    own_choice: bool = False  # left out by this run alone; the scheduler was told nothing
+    own_choice: bool = False  # left out by this run only; the scheduler was not notified
 
 
 @dataclass(slots=True, kw_only=True)
@@ -43,19 +43,19 @@ class HostBook:
     records: dict[str, HostRecord] = field(default_factory=dict)
 
     def record(self, host: str) -> HostRecord:
-        """The record of a host, new if need be."""
+        """The record of a host; created if there is none."""
         return self.records.setdefault(host, HostRecord())
 
     def strike(self, host: str, now_s: float, policy: HostPolicy) -> bool:
-        """Note that a failure began on a host; True when that is one too many."""
+        """Note that a failure began on a host; True if the host is now to be left out."""
         record = self.record(host)
         oldest = now_s - policy.strike_window_h * _HOUR_S
         record.strikes_s = [*(s for s in record.strikes_s if s >= oldest), now_s]
-        # One that was cordoned before has used its second chance.
+        # A host that was cordoned before is left out after its first new failure.
         return len(record.strikes_s) >= (1 if record.num_cordons else policy.strikes)
 
     def cordon(self, host: str, now_s: float, reason: str, policy: HostPolicy) -> float:
-        """Take a host out of use; the hours it stays out."""
+        """Take a host out of use; returns for how many hours."""
         record = self.record(host)
         hours = min(policy.max_cordon_h, policy.cordon_h * policy.repeat_factor**record.num_cordons)
         record.cordoned_until_s = now_s + hours * _HOUR_S
@@ -65,7 +65,7 @@ class HostBook:
         return hours
 
     def exclude(self, host: str, now_s: float, reason: str, policy: HostPolicy) -> float:
-        """Leave a host out of this run and tell no scheduler; the hours, 0 where the others do not suffice."""
+        """Leave a host out of this run only; returns for how many hours, 0 if the other hosts do not suffice."""
         others = tuple(h for h in policy.hosts if h != host and h not in self.cordoned())
         if policy.hosts and len(others) < (policy.min_hosts or policy.num_hosts or len(policy.hosts)):
             return 0.0
@@ -74,7 +74,7 @@ class HostBook:
         return hours
 
     def expire(self, now_s: float) -> list[str]:
-        """Hosts whose time is over; those that the scheduler must let back."""
+        """End the time of hosts that is over; returns those that the scheduler must release."""
         back = [h for h, r in self.records.items() if r.cordoned_until_s is not None and r.cordoned_until_s <= now_s]
         told = [host for host in back if not self.records[host].own_choice]
         for host in back:
@@ -121,7 +121,7 @@ class HostBook:
 
 
 def _swap_risky(kept: list[str], spares: list[str], per_day: dict[str, float]) -> tuple[list[str], list[str]]:
-    """Where the job starts anew anyway, hosts that fail twice as often as a spare change places with it."""
+    """Replace hosts that are predicted to fail at least twice as often as a spare."""
     worst = sorted(kept, key=lambda host: -per_day[host])
     safest = sorted(spares, key=lambda host: per_day[host])
     pairs = [(a, b) for a, b in zip(worst, safest, strict=False) if per_day[a] > 2.0 * per_day[b]]

@@ -1,4 +1,4 @@
-"""After a failure or a hang: `prism investigate` on the attempt's folder, as a command, beside the restart."""
+"""Runs `prism investigate` on the folder of an attempt that failed or hung, in parallel to the restart."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def start_investigation(folder: Path) -> threading.Thread:
     command = [sys.executable, "-P", "-m", "prism", "investigate", str(folder), "--output", str(folder), "--quiet"]
 
     def run() -> None:
-        # A folder without evidence, a full disk or a slow tool must never touch the job.
+        # If this fails or is slow, the job must not be affected.
         with contextlib.suppress(OSError, subprocess.SubprocessError):
             subprocess.run(
                 ["nice", "-n", "10", *command],

@@ -1,4 +1,4 @@
-"""The run as the supervisor sees it: where it stands, and everything that decisions need."""
+"""The record of a run: its status, and everything that decisions need."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from prism.recover.supervise.rollbacks import RollbackHistory
 
 
 class Phase(StrEnum):
-    """Where the run stands."""
+    """The phase of a run."""
 
     NEW = "new"
     RUNNING = "running"
@@ -27,7 +27,7 @@ class Phase(StrEnum):
 
 
 class Cause(StrEnum):
-    """Why we ended an attempt ourselves."""
+    """Why the supervisor ended an attempt."""
 
     HANG = "hang"
     SLOW = "slow"
@@ -39,7 +39,7 @@ class Cause(StrEnum):
 
 @dataclass(slots=True, kw_only=True)
 class JobRecord:
-    """Everything that must survive the supervisor's own death, but for the settings."""
+    """Everything, apart from the settings, that a restarted supervisor needs."""
 
     config: SuperviseConfig = field(default_factory=SuperviseConfig)
     command: list[str] = field(default_factory=list)  # empty: the manifest's
@@ -56,9 +56,9 @@ class JobRecord:
     skip: list[BatchRange] = field(default_factory=list)
     num_rollbacks: int = 0
     rollbacks: RollbackHistory = field(default_factory=RollbackHistory)
-    failed_at_step: int = -1  # the furthest that any failed attempt had come
-    told_at_step: int = -1  # the furthest that any attempt had come that was told to go
-    told_in_vain: int = 0  # such attempts in a row that got no further
+    failed_at_step: int = -1  # the last step that any failed attempt reached
+    told_at_step: int = -1  # the last step that any preempted attempt reached
+    told_in_vain: int = 0  # consecutive preempted attempts that reached no new step
     launched_s: float = 0.0
     failures: list[Failure] = field(default_factory=list)
     preempted: bool = False
@@ -74,14 +74,14 @@ class JobRecord:
 
     @property
     def place(self) -> str:
-        """Where the attempt stands, as people read it."""
+        """How far the attempt is, in words."""
         return (
             f"at step {self.last_step}" if self.last_step >= 0 else f"before the first step of attempt {self.attempt}"
         )
 
     @property
     def exit_code(self) -> int:
-        """The supervisor's own exit code: the command's where the run failed by it, as a shell reports it."""
+        """The exit code of `prism supervise`: that of a command that failed, in the form that a shell reports."""
         if self.outcome == "done":
             return 0
         code = self.own_code if self.outcome == "failed" else None

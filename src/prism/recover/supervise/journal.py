@@ -1,4 +1,4 @@
-"""The run folder: state and pending actions on disk before anything is done, and a log that a person can read."""
+"""The run folder: state and pending actions, saved before they are performed, and a log of all decisions."""
 
 from __future__ import annotations
 
@@ -31,12 +31,12 @@ _LOCK_FILE = "lock"
 
 
 class RunBusyError(InputError):
-    """Another supervisor has this run."""
+    """Another supervisor is running this run."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Snapshot:
-    """What a restarted supervisor goes on from."""
+    """What a restarted supervisor continues from."""
 
     state: JobState
     pending: list[Action]
@@ -66,11 +66,11 @@ class Journal:
         os.pwrite(self._lock, f"process {os.getpid()} on {os.uname().nodename}".encode(), 0)
 
     def load(self, config: SuperviseConfig) -> Snapshot | None:
-        """The state that was left here, or None for a new run."""
+        """The saved state; None for a new run."""
         return read_snapshot(self.run_dir, config)
 
     def commit(self, snapshot: Snapshot) -> None:
-        """Write the state down; actions run only after this."""
+        """Save the state. Actions are performed only after this."""
         document = {
             "schema": f"{STATE_FORMAT}/{STATE_VERSION}",
             "clock": asdict(snapshot.clock),
@@ -93,12 +93,12 @@ class Journal:
         append_durably(self.run_dir / DECISIONS_JSON_FILE, json.dumps(document, default=str) + "\n")
 
     def close(self) -> None:
-        """Let go of the run."""
+        """Release the lock of the run."""
         os.close(self._lock)
 
 
 def describe(action: Action) -> str:
-    """One line for people."""
+    """An action as one line of the log."""
     fields = asdict(action)
     match type(action).__name__:
         case "Notify":
@@ -164,7 +164,7 @@ def _plain(value: Any) -> Any:
 
 
 def _from_json(hint: Any, value: Any) -> Any:
-    """Build values back by their declared types; what a newer version added is left out."""
+    """Build values from JSON by their declared types, without fields that a newer version added."""
     if dataclasses.is_dataclass(hint) and isinstance(value, dict):
         hints = typing.get_type_hints(hint)
         return typing.cast(Any, hint)(**{k: _from_json(hints[k], v) for k, v in value.items() if k in hints})

@@ -46,7 +46,7 @@ _COLORS = re.compile(rb"\x1b\[[\d;]{0,12}[A-Za-z]")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoggedStep:
-    """A step that a log line tells."""
+    """A step read from a log line."""
 
     step: int
     loss: float | None = None
@@ -56,13 +56,13 @@ class LoggedStep:
 class LogFormats:
     """The formats seen in one log; feed it lines, in order."""
 
-    _waiting: dict[str, list[LoggedStep]] = field(default_factory=dict)  # first lines of a format
+    _waiting: dict[str, list[LoggedStep]] = field(default_factory=dict)  # the first lines of each format
     _chosen: str | None = None
     _last: int = -1
     _bar: tuple[bytes, int] | None = None  # description and total of the training's bar
 
     def read(self, line: bytes) -> list[LoggedStep]:
-        """The steps that this line proves; mostly none or one."""
+        """The steps that are certain after this line; mostly none or one."""
         text = _COLORS.sub(b"", line[:_MAX_LINE])
         found = self._find(text)
         if found is None:
@@ -96,7 +96,7 @@ class LogFormats:
         return "plain", LoggedStep(step=int(match[1]), loss=loss)
 
     def _read_bar(self, description: bytes, count: int, total: int) -> int | None:
-        """The step of a bar, counted over epochs; None for a bar of something else than training."""
+        """The step of a progress bar, counted over epochs; None if the bar is not that of training."""
         if _NO_TRAINING.search(description) or total <= 1:
             return None
         epoch = _EPOCH.search(description)

@@ -1,4 +1,4 @@
-"""Is the loss still sane: NaN at once, a spike when it does not heal, both against the run's own recent losses."""
+"""Watches the loss: NaN counts at once, a spike if the loss does not recover, relative to the run's recent losses."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import math
 import statistics
 from dataclasses import dataclass, field
 
-_MOST = 700.0  # the logarithm of almost the largest number there is
+_MOST = 700.0  # close to the logarithm of the largest float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -18,14 +18,14 @@ class LossPolicy:
     min_history: int = 20
     deviations: float = 8.0  # above the median, in robust standard deviations
     min_rise: float = 0.5  # and at least this share of the median
-    patience: int = 3  # steps in a row; shorter spikes heal by themselves
+    patience: int = 3  # consecutive bad steps; shorter spikes recover by themselves
     lead_batches: int = 1  # batches before the first bad loss that may have caused it
-    max_rollbacks: int = 3  # that did not get the run past the place
+    max_rollbacks: int = 3  # at one place in training
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Spike:
-    """Losses that must not be trained on: the first bad step, and the batches to leave out."""
+    """A loss spike: its first step, and the batches to skip."""
 
     first_step: int
     first_batch: int
@@ -49,10 +49,10 @@ class LossWatch:
     levels: list[SavedLevel] = field(default_factory=list)
     bad_steps: list[int] = field(default_factory=list)
     bad_batches: list[int] = field(default_factory=list)
-    left_alone: bool = False  # people were told in this attempt that nothing can be done
+    left_alone: bool = False  # already reported in this attempt that nothing can be done
 
     def add(self, step: int, batch: int, loss: float, policy: LossPolicy) -> Spike | None:
-        """Note a loss; a spike is returned once it is sure."""
+        """Note a loss; returns a spike once it is certain."""
         limit = self.limit(policy)
         if math.isfinite(loss) and (limit is None or loss <= limit):
             self.recent = [*self.recent, loss][-policy.window :]
@@ -70,29 +70,29 @@ class LossWatch:
         )
 
     def accept(self) -> None:
-        """Take the present level as usual: what is known is learnt anew."""
+        """Accept the present loss as usual, and learn the usual range again."""
         self.recent, self.bad_steps, self.bad_batches = [], [], []
 
     def saved(self, step: int, in_use: list[int]) -> None:
-        """Note the level of a checkpoint, and forget those that are no longer in use."""
+        """Note the usual loss at a checkpoint, and forget checkpoints that are no longer in use."""
         kept = [level for level in self.levels if level.step in in_use and level.step != step]
         new = [SavedLevel(step=step, loss=statistics.median(self.recent))] if self.recent else []
         self.levels = [*kept, *new]
 
     def better_than(self, loss: float, saved_steps: list[int]) -> list[int]:
-        """The checkpoints that were not taken at a higher loss than this one: to go back to others gains nothing."""
+        """The checkpoints that were taken at a lower loss than this one; rolling back to another gains nothing."""
         higher = {level.step for level in self.levels if level.loss >= loss}
         return [step for step in saved_steps if step not in higher]
 
     def limit(self, policy: LossPolicy) -> float | None:
-        """The loss above which a step is bad; None while too little is known."""
+        """The loss above which a step is bad; None while there are too few losses."""
         if len(self.recent) < policy.min_history:
             return None
         median, spread = _middle(self.recent)
         limit = median + max(policy.deviations * spread, policy.min_rise * abs(median))
         if min(self.recent) <= 0.0:
             return limit
-        # The losses of a run that has converged differ by factors, not by amounts: there a large one is no spike.
+        # The losses of a converged run differ by factors, so a loss that is many times another may still be usual.
         middle, spread = _middle([math.log(loss) for loss in self.recent])
         return max(limit, math.exp(min(_MOST, middle + policy.deviations * spread)))
 

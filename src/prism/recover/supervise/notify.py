@@ -1,4 +1,4 @@
-"""Telling people: a line on stderr, and a POST to a webhook, which must never hold the supervisor up."""
+"""Posts notifications to a webhook without delaying the supervisor."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _TIMEOUT_S = 10.0
 
 
 def post(url: str, document: dict[str, str], on_error: Callable[[str], None]) -> threading.Thread:
-    """Send a JSON document in the background; what goes wrong is reported, not raised."""
+    """Send a JSON document in the background; an error is reported, not raised."""
     thread = threading.Thread(target=_send, args=(url, document, on_error), daemon=True)
     thread.start()
     return thread

@@ -1,4 +1,4 @@
-"""How fast the run steps, and from that: when silence means a hang, and when it has become slow."""
+"""How long steps take; from that, how long a silence means a hang, and whether the run has become slow."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from dataclasses import dataclass, field
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PacePolicy:
-    """Limits against the run's own step time. A limit of 0 switches its judgement off."""
+    """Limits relative to the run's own step time. A limit of 0 switches its check off."""
 
     startup_s: float = 1_800.0  # from launch to the first step; only where the trainer is known to report steps
-    hang_steps: float = 10.0  # silence of so many steps is a hang,
-    min_silence_s: float = 300.0  # but never before this
-    log_silence_s: float = 1_800.0  # the same where steps are read from a log that also writes nothing else
-    slow_factor: float = 2.0  # against the run's own baseline
-    slow_steps: int = 30  # for so many steps in a row
+    hang_steps: float = 10.0  # a silence of so many steps is a hang,
+    min_silence_s: float = 300.0  # if it lasts at least this long
+    log_silence_s: float = 1_800.0  # the least silence of a job whose steps are read from its log
+    slow_factor: float = 2.0  # relative to the run's own baseline
+    slow_steps: int = 30  # consecutive slow steps before anything is done
     baseline_steps: int = 30
 
 
@@ -23,12 +23,12 @@ class PacePolicy:
 class Pace:
     """Step times of the present attempt and the baseline of the run."""
 
-    last_seen_s: float = 0.0  # when the run last gave a sign of life
+    last_seen_s: float = 0.0  # when the run last showed activity
     stepped: bool = False  # in this attempt
-    reports: bool = False  # the trainer reports to us itself; else its log is read
+    reports: bool = False  # the trainer reports its steps; otherwise they are read from its log
     ever_stepped: bool = False
     paused: bool = False
-    waits_for: str = ""  # in a pause that nobody planned; people are told if it lasts
+    waits_for: str = ""  # what an unplanned pause waits for; reported if it lasts
     started_s: float = 0.0
     recent: list[float] = field(default_factory=list)
     longest_s: float = 0.0  # between two steps of one attempt
@@ -39,7 +39,7 @@ class Pace:
     last_trainer_s: float | None = None
 
     def restart(self, now_s: float) -> None:
-        """A new attempt begins; what is known of the run stays."""
+        """Begin a new attempt. What was learned about the run is kept."""
         self.last_seen_s, self.started_s, self.stepped, self.paused = now_s, now_s, False, False
         self.recent, self.last_trainer_s, self.in_line = [], None, False
 
@@ -49,7 +49,7 @@ class Pace:
         self.last_seen_s, self.in_line = now_s, in_line
 
     def step_done(self, now_s: float, trainer_s: float | None, policy: PacePolicy) -> None:
-        """Note a step; its length is measured on the trainer's clock where it tells it."""
+        """Note a step. Its duration is measured on the trainer's clock if the trainer reports it."""
         end_s = now_s if trainer_s is None else trainer_s
         if self.last_trainer_s is not None and end_s >= self.last_trainer_s:
             gap_s = end_s - self.last_trainer_s
@@ -65,7 +65,7 @@ class Pace:
             self.baseline_s = statistics.median(self.recent)
 
     def silence_limit_s(self, policy: PacePolicy) -> float | None:
-        """How long nothing may be heard; None where silence means nothing."""
+        """The longest silence that is not a hang; None if no silence is a hang."""
         if self.paused:
             return None
         if not self.stepped:
@@ -81,11 +81,11 @@ class Pace:
         return max(policy.log_silence_s, policy.hang_steps * max(usual, self.longest_silence_s))
 
     def is_slow(self, policy: PacePolicy) -> bool:
-        """Whether the last steps were all well above the baseline: one slow step is no reason to stop."""
+        """Whether all of the last steps took much longer than the baseline."""
         if not policy.slow_factor or self.baseline_s is None or len(self.recent) < policy.slow_steps:
             return False
         return min(self.recent[-policy.slow_steps :]) > policy.slow_factor * self.baseline_s
 
     def accept(self, policy: PacePolicy) -> None:
-        """Take the present speed as the new baseline: that of the steps that were found slow, not of those before."""
+        """Take the duration of the steps that were found slow as the new baseline."""
         self.baseline_s = statistics.median(self.recent[-policy.slow_steps :]) if self.recent else None

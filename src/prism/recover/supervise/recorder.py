@@ -1,4 +1,4 @@
-"""PyTorch's Flight Recorder switched on for every attempt, so that a hang leaves behind who did not come."""
+"""Switches PyTorch's Flight Recorder on, so that a hang leaves a record of which rank missed a collective."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 
 _DUMP_NAME = "nccl_trace_rank_"  # the rank is appended
 # Names that torch knows from 2.9 on, and those before it. The newer torch warns about the older names in every rank's
-# log, so both are set only where the torch at hand is old or unknown.
+# log, so both are set only if the installed torch is old or unknown.
 _NAMES = {
     "TORCH_FR_BUFFER_SIZE": "TORCH_NCCL_TRACE_BUFFER_SIZE",
     "TORCH_FR_DUMP_TEMP_FILE": "TORCH_NCCL_DEBUG_INFO_TEMP_FILE",
@@ -19,7 +19,7 @@ _NAMES = {
 
 
 def recorder_variables(folder: Path, environment: Mapping[str, str] | None = None) -> dict[str, str]:
-    """What the ranks need to record their calls and dump them into the attempt's folder; what is set stays as it is."""
+    """Variables by which ranks record their collectives into the attempt's folder, without those already set."""
     present = os.environ if environment is None else environment
     values = {
         "TORCH_FR_BUFFER_SIZE": "2000",
@@ -36,11 +36,11 @@ def recorder_variables(folder: Path, environment: Mapping[str, str] | None = Non
 
 
 def ask_for_dumps(folder: Path) -> int:
-    """Ask the ranks of this machine for their dumps before a hung attempt is ended; how many listen."""
+    """Ask the ranks of this machine for their dumps, before a hung attempt is ended; returns how many were asked."""
     asked = 0
     for pipe in sorted(folder.glob(f"{_DUMP_NAME}*.pipe")):
         try:
-            handle = os.open(pipe, os.O_WRONLY | os.O_NONBLOCK)  # without a reader it must not wait
+            handle = os.open(pipe, os.O_WRONLY | os.O_NONBLOCK)  # fails, instead of waiting, if the rank has closed it
         except OSError:
             continue
         with os.fdopen(handle, "wb", buffering=0) as writer:

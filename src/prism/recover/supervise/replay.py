@@ -28,7 +28,7 @@ class Fault:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Forecasted:
-    """What was believed from a moment on: failures per day of each host, and of all of them in the mean."""
+    """A forecast, valid from a moment on: failures per day of each host, and the mean over all hosts."""
 
     at_s: float
     per_day: Mapping[str, float]
@@ -43,25 +43,25 @@ class ReplayConfig:
     num_hosts: int  # in the job; the others are spares
     end_s: float
     gpus_per_host: int = 8
-    save_s: float = 60.0  # by which a save holds up the training
+    save_s: float = 60.0  # for which a save stops the training
     restart_s: float = 600.0  # from the start of an attempt to the first new step
-    same_time_s: float = 60.0  # hosts that fail within this are known to be down before the job starts anew
-    person_s: float = 3_600.0  # until a person starts a job again that the supervisor gave up
+    same_time_s: float = 60.0  # hosts that fail within this time count as one failure
+    person_s: float = 3_600.0  # until a person restarts a job that the supervisor stopped
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReplayPolicy:
-    """How the job saves, and whether it goes by the risks of hosts."""
+    """How the job saves, and whether it uses the predicted risks of hosts."""
 
     name: str
-    interval_s: float | None = None  # None: from the rate of failures that was known
-    place: bool = False  # start on the hosts of least risk, and count the job's own hosts for the interval
+    interval_s: float | None = None  # None: chosen from the forecast rate of failures
+    place: bool = False  # start on the hosts of least risk; the interval follows the risk of the job's own hosts
     most_risk_per_day: float = 0.0  # above it a host is swapped at the next save
 
 
 @dataclass(slots=True, kw_only=True)
 class Losses:
-    """GPU hours that the job held and that did not move it on."""
+    """GPU-hours that the job held without progress."""
 
     policy: str
     total_gpu_h: float = 0.0
@@ -76,7 +76,7 @@ class Losses:
 
     @property
     def lost_gpu_h(self) -> float:
-        """All that was lost; hosts that were swapped out count for as long as they were left out."""
+        """All GPU-hours lost, including those of hosts while they were left out."""
         return self.rework_gpu_h + self.saving_gpu_h + self.restart_gpu_h + self.drained_gpu_h
 
     def to_json(self) -> dict[str, Any]:
@@ -104,7 +104,7 @@ def replay(
 
 
 class _Replay:
-    """One job, its supervisor's state, and the world that hurts it."""
+    """One job, its supervisor's state, and the faults that happen to it."""
 
     def __init__(
         self, faults: Sequence[Fault], forecasts: Sequence[Forecasted], config: ReplayConfig, policy: ReplayPolicy
@@ -194,7 +194,7 @@ class _Replay:
         return bool(self.policy.most_risk_per_day and self.state.per_day)
 
     def _skip_saves(self, end_s: float) -> None:
-        """Saves that decide nothing are counted at once."""
+        """Count at once the saves at which nothing can be decided."""
         cycle_s = self.interval_s + self.config.save_s
         number = int((end_s - self.now_s) // cycle_s)
         self.now_s += number * cycle_s
@@ -218,10 +218,10 @@ class _Replay:
         self.lost.false_swaps += not any(f.host == host and self.now_s <= f.at_s <= until_s for f in self.faults)
 
     def _hurt(self, number: int) -> None:
-        """A host fails, with all that fail at about the same time; a job that holds it has to start anew."""
+        """A host fails, with all hosts that fail at about the same time. A job that holds one of them is restarted."""
         fault = self.faults[number]
         if self.down.get(fault.host, 0.0) >= fault.at_s + fault.repair_s:
-            return  # it went down with others, and that was counted
+            return  # already counted with the hosts that failed at the same time
         for other in self.faults[number:]:
             if other.at_s > max(fault.at_s, self.now_s) + self.config.same_time_s:
                 break
@@ -230,7 +230,7 @@ class _Replay:
             self._fail(fault.host)
 
     def _take_down(self, host: str, until_s: float) -> None:
-        """A scheduler knows that a host is down and offers it to nobody until it is repaired."""
+        """The scheduler offers a host to nobody until it is repaired."""
         self.down[host] = max(until_s, self.down.get(host, 0.0))
         record = self.state.book.record(host)
         record.cordoned_until_s = max(record.cordoned_until_s or 0.0, self.down[host])

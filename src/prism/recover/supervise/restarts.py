@@ -1,6 +1,7 @@
-"""Restart or not: by how the attempt ended, how far the run came, and what it has cost already.
+"""Whether to restart: depends on how the attempt ended, on progress, and on the failures so far.
 
-What is not understood is restarted, as torchrun would. Only a fault that a restart is sure to meet again stops a run.
+A failure that is not understood leads to a restart, as under torchrun. A run stops only if a restart would certainly
+fail again, or if restarts make no progress.
 """
 
 from __future__ import annotations
@@ -10,9 +11,9 @@ from dataclasses import dataclass, field
 from prism.records.verdict import Verdict
 
 _DAY_S = 86_400.0
-# Below this a verdict rests on an exit code alone: SIGKILL may be memory, an operator or a dying node.
+# Below this confidence a verdict rests on an exit code only: a SIGKILL may come from the OOM killer or an operator.
 SURE_ENOUGH = 0.6
-# Faults of the code itself. Files, permissions and commands may be those of a storage that was away for a moment.
+# Bugs of the program. A missing file or permission is not among them: storage may have been away for a moment.
 _BUGS = {"TypeError", "NameError", "ImportError", "KeyError", "SyntaxError", "ArgumentError", "IndexError"}
 HANG = "Hang"
 SLOW = "Slow"
@@ -21,7 +22,7 @@ CORRUPTION = "SilentCorruption"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Budgets:
-    """Failures of each class that are allowed in a day without a new step; those that got further are free."""
+    """Failures of each class that are allowed per day; those of attempts that reached a new step are not counted."""
 
     infrastructure: int = 50
     hang: int = 20
@@ -30,7 +31,7 @@ class Budgets:
     script: int = 2
 
     def of(self, category: str) -> int:
-        """The budget of a class; none for one that is not known."""
+        """The budget of a class; 0 for an unknown class."""
         return int(getattr(self, category, 0))
 
 
@@ -39,8 +40,8 @@ class RestartPolicy:
     """Budgets per class of failure and day, and the pauses between tries."""
 
     budgets: Budgets = field(default_factory=Budgets)
-    startup_retries: int = 2  # in a row, for a job that ends before it has done anything
-    useful_s: float = 600.0  # an attempt of a job that reports no steps has done something after this
+    startup_retries: int = 2  # consecutive, for a job that ends before its first step
+    useful_s: float = 600.0  # an attempt without steps that lasts this long counts as progress
     max_without_progress: int = 5  # failures in a row with no new step
     backoff_s: float = 10.0
     max_backoff_s: float = 600.0
@@ -48,7 +49,7 @@ class RestartPolicy:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Failure:
-    """One end of an attempt that was not wanted."""
+    """One attempt that failed."""
 
     at_s: float
     reason: str
@@ -56,13 +57,13 @@ class Failure:
     step: int
     host: str | None = None
     lived_s: float = 0.0
-    gained: bool = True  # the attempt got further than all before it
+    gained: bool = True  # the attempt reached a step that no failed attempt before had reached
     code: int | None = None  # the command's exit code, where it ended by itself
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Judgement:
-    """Restart after a pause, or stop, and why in a line for people."""
+    """Whether to restart, after which pause, and why."""
 
     restart: bool
     pause_s: float
@@ -91,7 +92,7 @@ def _find_reason_to_stop(verdict: Verdict, failures: list[Failure], policy: Rest
     programs = verdict.category in ("script", "framework") and meets_it_again
     if programs and sure and (verdict.reason in _BUGS or not started):
         return f"a fault of the program, a restart would meet it again; {_advice(verdict)}"
-    # The same place on the same one of several hosts speaks against the host; strikes will see to that.
+    # If it fails at the same step and always on the same host, the host is the suspect; HostBook.strike handles that.
     twins = [f for f in failures[:-1] if (f.reason, f.step) == (newest.reason, newest.step)]
     here = any(f.host is None or f.host != newest.host for f in twins)
     if here and newest.step >= 0 and sure and verdict.category in ("framework", "script"):
@@ -109,7 +110,7 @@ def _find_reason_to_stop(verdict: Verdict, failures: list[Failure], policy: Rest
 
 
 def count_stuck(failures: list[Failure]) -> int:
-    """Failures at the end of the list, from the last one that got further than all before it."""
+    """How many failures there are since the last one that reached a new step, including it."""
     for back, failure in enumerate(reversed(failures)):
         if failure.gained:
             return back + 1

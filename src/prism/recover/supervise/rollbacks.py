@@ -1,4 +1,4 @@
-"""Where to go back to after a loss spike: a pure decision over the checkpoints there are."""
+"""Which checkpoint to roll back to after a loss spike."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from prism.recover.supervise.losses import LossPolicy, Spike
 
 @dataclass(slots=True, kw_only=True)
 class RollbackHistory:
-    """Rollbacks that have not yet got the run past the place they were for."""
+    """Rollbacks since the run last trained past a spike."""
 
     first_step: int = -1  # of the last spike
-    resume_step: int = -1  # where it went back to
+    resume_step: int = -1  # the step that was rolled back to
     count: int = 0
 
 
@@ -25,11 +25,11 @@ class Answer:
     kind: Literal["go back", "leave alone", "give up"]
     text: str
     resume_step: int = 0
-    tries: int = 1  # at this place, with this one
+    tries: int = 1  # rollbacks at this place, including this one
 
 
 def answer_spike(spike: Spike, saved_steps: list[int], past: RollbackHistory, policy: LossPolicy) -> Answer:
-    """Go back before the spike; further back where that did not help; never without a checkpoint to go back to."""
+    """Roll back to before the spike, or further if that did not help. Without a checkpoint, leave the job alone."""
     name = f"loss {spike.loss:g} from step {spike.first_step}"
     again = past.count > 0 and spike.first_step <= past.first_step + policy.patience + policy.lead_batches
     if not saved_steps:
@@ -37,7 +37,7 @@ def answer_spike(spike: Spike, saved_steps: list[int], past: RollbackHistory, po
             kind="leave alone", text=f"{name}; there is no better checkpoint to go back to, so the job is left alone"
         )
     if again and math.isfinite(spike.loss):
-        # Data that was left out cannot cause it again: the schedule or the data changed on purpose.
+        # The batches were skipped, so they are not the cause: the schedule or the data changed on purpose.
         return Answer(kind="leave alone", text=f"{name}, also without the batches left out; taken as the new level")
     if again and past.count >= policy.max_rollbacks:
         return Answer(

@@ -1,4 +1,4 @@
-"""The thin part that acts: polls, feeds the state, writes down, performs."""
+"""The loop of the supervisor: collects events, hands them to the state, saves its decisions and performs them."""
 
 from __future__ import annotations
 
@@ -30,21 +30,21 @@ from prism.recover.supervise.stacks import take_stacks
 from prism.recover.supervise.state import Cause, JobState, Phase
 from prism.recover.supervise.watch import Watch, find_frozen_host
 
-# Worth writing down although nothing is to be done: `prism supervise status` shows them.
+# Saved although they lead to no action: `prism supervise status` shows them.
 _MILESTONES = (events.Launched, events.Saved, events.Restored)
 Examiner = Callable[[tuple[str, ...], Launcher], IsolationReport]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tools:
-    """What the runner uses to act on the world; tests give it others."""
+    """What the runner acts with; tests replace it."""
 
     launcher: Launcher
     explainer: Explainer = field(default=explain_logs)
     investigate: Callable[[Path], object] = field(default=lambda folder: None)
     examiner: Examiner | None = None
-    stop_asked: Callable[[], bool] = field(default=lambda: False)  # True once for every time a person asks
-    hurry: Callable[[], bool] = field(default=no_hurry)  # asked again while the job was being asked to save
+    stop_asked: Callable[[], bool] = field(default=lambda: False)  # True once per request
+    hurry: Callable[[], bool] = field(default=no_hurry)  # a further request while the job saves
     say: Callable[[str], None] = field(default=lambda line: print(line, file=sys.stderr, flush=True))  # noqa: T201
 
 
@@ -61,8 +61,8 @@ class Supervisor:
         self.clock = RunClock(found.clock if found else None)
         self.state = found.state if found else JobState(config=config)
         self._complaint = ""
-        self._failed_at: tuple[int, float] | None = None  # the attempt, and when its first host was seen to have failed
-        self._risks_ns = -1  # when the file of risks that was read last was written
+        self._failed_at: tuple[int, float] | None = None  # the attempt, and when we saw its first host fail
+        self._risks_ns = -1  # modification time of the file of risks that was read last
         self._pending: list[actions.Action] = found.pending if found else []
         self._processors = ProcessorUse()
         self._watch = Watch(self._folder, found.read_bytes if found else 0, self.state.last_step)
@@ -70,8 +70,8 @@ class Supervisor:
             self.tools.say(f"continuing: attempt {self.state.attempt}, {self.state.phase}, {self.state.place}")
 
     def take_up(self) -> None:
-        """Begin another attempt of a run that is over."""
-        self._perform()  # what its end had left to do
+        """Start another attempt of a run that is over."""
+        self._perform()  # actions that its end left undone
         self._take(events.TakenUp(now_s=self.clock.now_s()))
 
     def run(self) -> JobState:
@@ -91,9 +91,9 @@ class Supervisor:
         send(find_ranks(self.tools.launcher.pids(self._folder)), number)
 
     def poll(self) -> None:
-        """Look once at everything that can have changed."""
+        """Collect and handle all new events once."""
         if self._pending:
-            self._perform()  # what a full disk held up
+            self._perform()  # actions that a full disk delayed
             if self._pending:
                 return
         if self.tools.stop_asked():
@@ -104,7 +104,7 @@ class Supervisor:
         self._take(events.Tick(now_s=self.clock.now_s()))
 
     def _read_risks(self) -> None:
-        """Take in the file of risks when it is new; what cannot be read changes nothing."""
+        """Read the file of risks if it has changed; if it cannot be read, the known risks stay."""
         if not self.config.risk:
             return
         path = Path(self.config.risk)
@@ -124,7 +124,7 @@ class Supervisor:
     def _seen(self) -> Iterator[events.Event]:
         if self.state.phase not in (Phase.RUNNING, Phase.STOPPING):
             return
-        # Looked at before the reports are read: what it said last must not be missed.
+        # The status comes before the reports, so that the last reports of an attempt that ends are not missed.
         look = self.tools.launcher.look(self._folder)
         if look.queued:
             yield events.Queued(now_s=self.clock.now_s())
@@ -135,18 +135,18 @@ class Supervisor:
             yield event
             if self.state.attempt != attempt or self.state.over:
                 return
-        # Ranks that report steps are judged by those; of others silence is all that is known, unless they compute.
+        # A job that reports no steps is judged by its silence, so it matters whether its processes compute.
         find_pids = partial(self.tools.launcher.pids, self._folder)
         if not self.state.pace.reports and self._processors.are_used(find_pids, self.clock.now_s()):
             yield events.Busy(now_s=self.clock.now_s())
         if not look.running and self.state.phase in (Phase.RUNNING, Phase.STOPPING) and self._has_settled(look):
-            # We ended a hung attempt ourselves, so the first to go says nothing; the first to fall silent does.
+            # The supervisor itself ended a hung attempt, so the host to blame is the first that fell silent.
             hung = self.state.cause is Cause.HANG
             host = find_frozen_host(self._folder) if hung else look.first_failed
             yield events.Exited(now_s=self.clock.now_s(), code=look.code, host=host, lost=look.lost)
 
     def _has_settled(self, look: Look) -> bool:
-        """Whether the other hosts have ended, too, or had their time: the first to end is seldom the cause."""
+        """Whether the other hosts have ended or had time to. The first host to end is often not the cause."""
         if look.lost or look.ended or is_killed(look.code) or self.state.phase is Phase.STOPPING:
             return True
         if look.first_failed not in self.state.hosts or set(self.state.hosts) <= set(look.codes):
@@ -165,28 +165,28 @@ class Supervisor:
             return
         self._pending = [*self._pending, *decided]
         self._commit()
-        with contextlib.suppress(OSError):  # told already where the state could not be written either
+        with contextlib.suppress(OSError):  # already reported if the state could not be written either
             self.journal.tell(event, decided)
         for action in decided:
             self.tools.say(describe(action))
         self._perform()
 
     def _perform(self) -> None:
-        """Do what is pending, in order; each is struck out on disk once done."""
+        """Perform the pending actions in order, and save after each that it is done."""
         while self._pending:
             action, *rest = self._pending
             try:
                 follow_up = self._act(action)
             except OSError as error:
-                # Most often a full disk. The job is not harmed by it, and neither is the decision: it is tried again.
+                # Mostly a full disk. The job runs on, and the action is tried again.
                 self._complain(f"cannot {type(action).__name__.lower()} ({error}); trying again")
                 return
             self._pending = rest
             if follow_up is None:
                 self._commit()
             else:
-                # One write strikes the action out and holds what follows from it: a crash in between would lose the
-                # answer and leave the run waiting for it.
+                # One write marks the action as done and holds what follows from it. With two, a crash in between would
+                # lose the answer, and the run would wait for it for ever.
                 self._take(follow_up)
 
     def _commit(self) -> None:
@@ -267,7 +267,7 @@ class Supervisor:
         return events.Launched(now_s=self.clock.now_s(), hosts=hosts)
 
     def _tell_risk(self, hosts: tuple[str, ...]) -> dict[str, str]:
-        """The trainer's interval follows the risk of the hosts it got."""
+        """The variable by which the trainer's save interval follows the risk of its hosts."""
         node_s = Risks(per_day=self.state.per_day).node_mtbf_s(hosts)
         return {} if node_s is None else {NODE_MTBF: f"{node_s:.0f}"}
 

@@ -1,4 +1,4 @@
-"""Decisions while an attempt runs."""
+"""What to do while an attempt runs."""
 
 from __future__ import annotations
 
@@ -34,13 +34,13 @@ def on_tick(job: JobRecord, now_s: float) -> list[Action]:
         return actions + _on_silence(job, silent_s)
     if job.pace.paused and job.pace.waits_for and silent_s > job.config.pace.min_silence_s:
         text = f"no step for {silent_s:.0f} s after step {job.last_step}: saves wait for {job.pace.waits_for}"
-        job.pace.waits_for = ""  # told once
+        job.pace.waits_for = ""  # reported once
         return [*actions, Notify(level="page", text=f"{text}; the job is left alone")]
     return actions
 
 
 def _silence_limit_s(job: JobRecord) -> float | None:
-    """The pace's limit, longer after every hang at this very step: what is silent there again may be at work."""
+    """The limit of silence. It grows with every hang at the same step: the job may be working there."""
     limit_s = job.pace.silence_limit_s(job.config.pace)
     before = 0
     for failure in reversed(job.failures):
@@ -65,12 +65,12 @@ def _on_silence(job: JobRecord, silent_s: float) -> list[Action]:
 def on_step(job: JobRecord, event: events.StepDone) -> list[Action]:
     if job.phase is Phase.STOPPING and job.cause is Cause.SPIKE:
         _widen_skip(job, event)
-    if job.phase is Phase.STOPPING and job.cause is Cause.ASKED:  # it goes on until its last save
+    if job.phase is Phase.STOPPING and job.cause is Cause.ASKED:  # it trains until its last save
         job.last_step, job.best_step = event.step, max(job.best_step, event.step)
     if job.phase is not Phase.RUNNING:
         return []
     job.pace.reports = not event.logged
-    if event.step != job.last_step:  # a log may tell the loss of a step in a line of its own
+    if event.step != job.last_step:  # a log may hold the loss of a step in a separate line
         job.pace.step_done(event.now_s, event.trainer_s, job.config.pace)
     job.last_step = event.step
     job.best_step = max(job.best_step, event.step)
@@ -86,7 +86,7 @@ def on_step(job: JobRecord, event: events.StepDone) -> list[Action]:
 
 
 def _on_spike(job: JobRecord, spike: Spike) -> list[Action]:
-    # Without reports there is no checkpointer of ours, and so nothing that a restart could be sent back to.
+    # Without reports there is no Checkpointer, so no checkpoint is known to roll back to.
     saved = job.saved_steps if job.pace.reports and job.folder else []
     if math.isfinite(spike.loss):
         saved = job.losses.better_than(spike.loss, saved)
@@ -109,7 +109,7 @@ def _on_spike(job: JobRecord, spike: Spike) -> list[Action]:
 
 
 def _widen_skip(job: JobRecord, event: events.StepDone) -> None:
-    """Bad steps between the decision and the end of the attempt belong to the same spike."""
+    """Skip the batches of bad steps between the decision and the end of the attempt too."""
     limit = job.losses.limit(job.config.losses)
     bad = event.loss is not None and not (limit is not None and event.loss <= limit)
     if bad and event.batch is not None and job.skip:
@@ -132,7 +132,7 @@ def _on_slow(job: JobRecord) -> list[Action]:
 
 
 def on_corruption(job: JobRecord, event: events.Corrupted) -> list[Action]:
-    """Back to what can be trusted; a host is left out only with proof, and where others can take its place."""
+    """Roll back to the last clean checkpoint. A host is left out only if it is proven wrong and can be replaced."""
     if job.phase is not Phase.RUNNING:
         return []
     good = [step for step in job.saved_steps if step <= event.last_clean_step] if job.folder else []
@@ -182,7 +182,7 @@ def on_checkpoint(job: JobRecord, event: events.Event) -> list[Action]:
 
 
 def _leave_risky(job: JobRecord, event: events.Saved) -> list[Action]:
-    """Right after a save only a restart is lost: swap the host that is likeliest to fail, if a spare is safer."""
+    """Replace the host that is most likely to fail by a safer spare; right after a save this costs only a restart."""
     limit = job.config.hosts.most_risk_per_day
     if not limit or not job.per_day or job.phase is not Phase.RUNNING:
         return []

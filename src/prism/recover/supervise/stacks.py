@@ -1,4 +1,4 @@
-"""Where the processes of a hung attempt stand: py-spy's view of each, or what /proc tells without it."""
+"""The stacks of a hung attempt's processes: from py-spy, or from /proc without it."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def _stack(tool: str | None, pid: int) -> str:
     if tool is None:
         return f"waits in: {_read(pid, 'wchan') or 'unknown'} (install py-spy for Python stacks)"
     try:
-        # Without stopping the process: one that is stopped or in the kernel would never answer.
+        # --nonblocking does not pause the process; one that is stopped or in the kernel would never answer.
         done = subprocess.run(
             [tool, "dump", "--nonblocking", "--pid", str(pid)], capture_output=True, text=True, timeout=_TIMEOUT_S
         )

@@ -36,13 +36,13 @@ def supervise(
     again: bool = False,
     say: Callable[[str], None],
 ) -> JobState:
-    """Supervise a command to its end; continues where an earlier supervisor of the same folder was.
+    """Supervise a command to its end. Continues where an earlier supervisor of the same run folder was.
 
-    So does a run that was stopped; `again`: also one that was given up, and with another command than before.
+    A run that was stopped continues too. With `again`, so does one that failed, or one of another command.
     """
-    if launcher != "kubernetes":  # there the command is the manifest's, and lies in an image
+    if launcher != "kubernetes":  # there the command is inside a container image
         check_command(command)
-    requests = StopRequests()  # before the run is taken: a signal must not end us between taking it and listening
+    requests = StopRequests()  # installed first: no signal may end us while we hold the run folder
     tools = Tools(
         launcher=make_launcher(launcher, config, say),
         examiner=make_examiner(config),
@@ -66,7 +66,7 @@ def supervise(
 
 
 def _why_not(state: JobState, command: tuple[str, ...], again: bool) -> str | None:
-    """Why a run is not taken up; an init system must not start one for ever that fails for ever."""
+    """Why a run is not continued. An init system must not restart a run for ever that always fails."""
     if state.outcome == "done":
         return "this run is done;"
     if again:
@@ -74,13 +74,13 @@ def _why_not(state: JobState, command: tuple[str, ...], again: bool) -> str | No
     if state.outcome == "failed":
         return f"this run failed ({state.outcome_text}); mend that and continue it with --again, or"
     if state.command and command and state.command != list(command):
-        # Its checkpoints would be restored into another program.
+        # The checkpoints of one program would be restored into another.
         return f"this run is of another command ({shlex.join(state.command)}); continue it with --again, or"
     return None
 
 
 class StopRequests:
-    """SIGTERM and SIGINT as requests to end the run, taken one at a time."""
+    """Counts SIGTERM and SIGINT as requests to end the run."""
 
     def __init__(self) -> None:
         self._count = 0
@@ -88,14 +88,14 @@ class StopRequests:
             signal.signal(number, self._note)
 
     def take(self) -> bool:
-        """Whether there is one; it is taken."""
+        """Whether there is a request; removes it."""
         if self._count == 0:
             return False
         self._count -= 1
         return True
 
     def waiting(self) -> bool:
-        """Whether there is one that was not taken yet."""
+        """Whether there is a request; leaves it."""
         return self._count > 0
 
     def _note(self, number: int, frame: FrameType | None) -> None:

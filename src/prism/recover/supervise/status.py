@@ -1,4 +1,4 @@
-"""How a supervised run stands, read from its folder by anyone at any time."""
+"""The status of a supervised run, read from its folder."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ class HostHistory:
     host: str
     num_cordons: int
     reasons: tuple[str, ...]  # oldest first
-    hours_left: float  # until it is back; 0 when it is
+    hours_left: float  # until it is back in use; 0 if it is
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunStatus:
-    """What a person asks first."""
+    """The status that `prism supervise status` shows."""
 
     run_dir: str
     supervised: bool  # whether a supervisor is at work now

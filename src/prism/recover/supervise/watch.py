@@ -1,4 +1,4 @@
-"""Reading what a trainer reports: its progress file, and where it writes none, its logs."""
+"""Reads the progress of a trainer: from its reports, or from its logs if it writes no reports."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Tail:
     in_line: bool = False  # it ends with the beginning of a line, which is not a state of a bar
 
     def lines(self) -> Iterator[bytes]:
-        """New whole lines; a line that is still being written waits."""
+        """New complete lines."""
         try:
             with self.path.open("rb") as handle:
                 handle.seek(self.offset)
@@ -36,7 +36,9 @@ class Tail:
                     if end == 0 and len(chunk) < _CHUNK_BYTES:
                         return
                     for line in chunk[: end or None].splitlines(keepends=True):
-                        self.offset += len(line)  # line by line: what is written down is what was acted on
+                        self.offset += len(
+                            line
+                        )  # counted line by line: the saved offset is that of the last line that was handled
                         yield line.rstrip()
                     handle.seek(self.offset)
         except OSError:
@@ -44,7 +46,7 @@ class Tail:
 
 
 class Watch:
-    """Events of one attempt. The reports of the trainer win; its logs are read while there are none."""
+    """Turns an attempt's reports into events, or its logs while there are no reports."""
 
     def __init__(self, folder: Path, read_bytes: int = 0, last_step: int = -1) -> None:
         self._reports = Tail(path=folder / STEPS_FILE, offset=read_bytes)
@@ -59,7 +61,7 @@ class Watch:
         return self._reports.offset
 
     def poll(self, now_s: float) -> Iterator[events.Event]:
-        """What is new."""
+        """The events since the last call."""
         for line in self._reports.lines():
             event = parse_report(line, now_s)
             if event is None:
@@ -70,7 +72,7 @@ class Watch:
             yield from self._poll_logs(now_s)
 
     def _poll_logs(self, now_s: float) -> Iterator[events.Event]:
-        """Steps from every log of the attempt: which host prints them is the trainer's choice."""
+        """Read steps from every log of the attempt, because any host may print them."""
         for path in sorted(self._folder.glob("*.log")):
             tail, formats = self._logs.setdefault(path, (Tail(path=path), LogFormats()))
             before = tail.offset
@@ -84,9 +86,9 @@ class Watch:
 
 
 def find_frozen_host(folder: Path) -> str | None:
-    """The host of the rank whose heartbeat stopped first, if others went on: the one that a hang began on."""
+    """The host where a hang began: that of the rank whose heartbeat stopped first, if others continued."""
     beats = {path: path.stat().st_mtime for path in folder.glob(BEATS)}
-    # Compared with each other, not with a clock: the file server's may differ from ours, and may jump.
+    # The times are compared with each other: the file server's clock may differ from ours, and may jump.
     if not beats or max(beats.values()) - min(beats.values()) < _MISSED_BEATS * BEAT_INTERVAL_S:
         return None
     try:
@@ -96,7 +98,7 @@ def find_frozen_host(folder: Path) -> str | None:
 
 
 def parse_report(line: bytes, now_s: float) -> events.Event | None:
-    """One report of the trainer as an event; None for what is none."""
+    """The event of a line of the reports; None if the line is not a report."""
     try:
         return event_of(json.loads(line), now_s)
     except (ValueError, RecursionError):
@@ -104,7 +106,7 @@ def parse_report(line: bytes, now_s: float) -> events.Event | None:
 
 
 def event_of(fields: Any, now_s: float) -> events.Event | None:
-    """The event that a parsed report tells of; None for what is none."""
+    """The event of a parsed report; None if it is not a report."""
     try:
         return _PARSERS[fields["kind"]](fields, now_s)
     except (ValueError, KeyError, TypeError):

@@ -24,13 +24,13 @@ NODE_PROGRAM = Path(node.__file__).resolve()
 
 
 class LocalLauncher:
-    """Starts the command once per host, in sessions of their own that outlive the supervisor."""
+    """Starts the command once per host, each in its own session, so that it outlives the supervisor."""
 
     def __init__(self, settings: LaunchSettings | None = None) -> None:
         self.settings = settings or LaunchSettings()
         self._children: set[int] = set()
         self._started: dict[Path, dict[str, dict[str, int]]] = {}  # as in the launch file, which may be deleted
-        self._codes: dict[int, int] = {}  # of our own children: known also where the disk had no room for the file
+        self._codes: dict[int, int] = {}  # of our own children; known even if the file could not be written
 
     def start(self, plan: LaunchPlan) -> tuple[str, ...]:
         """Start one process tree per host."""
@@ -80,7 +80,7 @@ class LocalLauncher:
         return Look(running=not failed and len(codes) < len(started), codes=codes, first_failed=first)
 
     def stop(self, folder: Path, grace_s: float, hurry: Callable[[], bool] = no_hurry) -> None:
-        """End everything that carries the attempt's mark."""
+        """End every process that has the attempt's key in its environment."""
         end_marked(attempt_key(folder), grace_s, hurry)
         self._reap()
 
@@ -89,21 +89,21 @@ class LocalLauncher:
         return sorted(folder.glob("*.log"))
 
     def pids(self, folder: Path) -> list[int]:
-        """Every marked process."""
+        """The processes that have the attempt's key in their environment."""
         return find_marked(attempt_key(folder))
 
     def cordon(self, host: str, reason: str) -> None:
-        """No one else uses our local hosts."""
+        """Do nothing: there is no scheduler."""
 
     def uncordon(self, host: str) -> None:
-        """Nothing to undo."""
+        """Do nothing."""
 
     def prefix(self, host: str) -> tuple[str, ...]:
-        """The namespace's own prefix, if there is one."""
+        """`launch.host_prefix` for that host."""
         return tuple(part.format(host=host) for part in self.settings.host_prefix)
 
     def _spawn(self, plan: LaunchPlan, host: str, environment: dict[str, str]) -> int:
-        """Start a process that no one here must wait for: whoever supervises next may be another process."""
+        """Start the command on one host. A later supervisor must be able to watch it, so it needs no parent."""
         places = [str(exit_path(plan.folder, host)), str(plan.folder / f"{host}.log")]
         command = [*self.prefix(host), sys.executable, "-S", str(NODE_PROGRAM), "run", *places, *plan.command]
         program = shutil.which(command[0])
@@ -119,7 +119,7 @@ class LocalLauncher:
         return pid
 
     def _read_started(self, folder: Path) -> dict[str, dict[str, int]]:
-        """The processes of an attempt per host; none where it was not started, or nobody knows any more."""
+        """The process of each host of an attempt; empty if it was not started here, or its record is lost."""
         try:
             found: dict[str, dict[str, int]] = json.loads((folder / _LAUNCH_FILE).read_text())
         except (OSError, ValueError):
@@ -127,7 +127,7 @@ class LocalLauncher:
         return found
 
     def _reap(self) -> None:
-        """Collect children of ours that have ended, so that no zombies gather."""
+        """Reap children that have ended, and keep their exit codes."""
         for pid in list(self._children):
             with contextlib.suppress(ChildProcessError):
                 found, status = os.waitpid(pid, os.WNOHANG)
@@ -139,7 +139,7 @@ class LocalLauncher:
 
 
 def check_command(command: tuple[str, ...]) -> None:
-    """Refuse a command that is not there, before anything is started."""
+    """Refuse a command that does not exist, before anything is started."""
     if not command:
         raise BadConfigError("no command given; write it after --, as in: prism supervise -- torchrun train.py")
     if shutil.which(command[0]) is None:
@@ -147,12 +147,12 @@ def check_command(command: tuple[str, ...]) -> None:
 
 
 def attempt_key(folder: Path) -> str:
-    """The mark of an attempt's processes."""
+    """The value of PRISM_ATTEMPT_KEY, by which an attempt's processes are found."""
     return str(folder.resolve())
 
 
 def rendezvous(num_hosts: int, address: str) -> dict[str, str]:
-    """Variables by which the hosts find each other; torchrun reads those that begin with PET_ by itself."""
+    """The variables by which the hosts find each other; torchrun reads those that begin with PET_."""
     with socket.socket() as probe:
         probe.bind(("", 0))
         port = str(probe.getsockname()[1])

@@ -1,7 +1,7 @@
-"""What stands around the command on each host: keeps its output and exit code, and passes signals to the ranks alone.
+"""The process around the command on each host: keeps its output and exit code, and passes signals on to the ranks.
 
-Standard library only, run by its path: the host needs nothing but Python. It outlives the supervisor, so that the job
-does, too. A full disk must not end training: output that cannot be written is dropped and counted, never waited for.
+It uses the standard library only and is run by its path, so the host needs nothing but Python. It outlives the
+supervisor, and so does the job. A full disk does not end training: output that cannot be written is dropped.
 
     python -S node.py run EXIT_FILE LOG_FILE COMMAND...
     python -S node.py end KEY GRACE_S      # end an attempt's processes on this host
@@ -43,7 +43,7 @@ _LAUNCHERS |= {"deepspeed", "mpirun", "mpiexec", "horovodrun", "uv", "poetry", "
 
 
 def main() -> int:
-    """Do what the first word says."""
+    """Run the subcommand that the first argument names."""
     what, *words = sys.argv[1:]
     if what == "end":
         end_marked(words[0], float(words[1]))
@@ -69,7 +69,7 @@ def run(exit_path: Path, log_path: Path, command: list[str]) -> int:
     pump = threading.Thread(target=copy_output, args=(reader, log_path), daemon=True)
     pump.start()
     code = child.wait()
-    pump.join(_DRAIN_S)  # the last words before the code; a helper that lives on may hold the pipe open
+    pump.join(_DRAIN_S)  # write the last output before the code; a process that lives on may keep the pipe open
     write_exit(exit_path, code)
     pump.join()
     return code if code >= 0 else 128 - code
@@ -92,7 +92,7 @@ def copy_output(reader: int, path: Path) -> None:
 
 
 def write_exit(path: Path, code: int) -> None:
-    """Write the code down in one step; a full disk is given a few seconds."""
+    """Write the exit code in one step; if the disk is full, try again for a few seconds."""
     deadline = time.monotonic() + _EXIT_TRIES_S
     while True:
         try:
@@ -106,11 +106,11 @@ def write_exit(path: Path, code: int) -> None:
             time.sleep(0.5)
 
 
-# -- the processes of an attempt, found by the mark in their environment, whatever session or parent they have
+# -- the processes of an attempt, found by its key in their environment, whatever session or parent they have
 
 
 def find_marked(key: str) -> list[int]:
-    """Live processes that carry an attempt's mark; never this one."""
+    """Live processes that have an attempt's key in their environment, without this one."""
     mark = f"{_KEY}={key}".encode()
     pids = [int(entry.name) for entry in Path("/proc").iterdir() if entry.name.isdigit()]
     marked = [pid for pid in pids if pid != os.getpid() and mark in _read(pid, "environ").split(b"\0")]
@@ -118,7 +118,7 @@ def find_marked(key: str) -> list[int]:
 
 
 def ask_ranks(key: str) -> int:
-    """SIGTERM to the ranks of an attempt; how many there were."""
+    """Send SIGTERM to the ranks of an attempt; returns how many there were."""
     marked = find_marked(key)
     ranks = find_reported(marked, Path(key)) or find_ranks(marked)
     send(ranks, signal.SIGTERM)
@@ -126,7 +126,7 @@ def ask_ranks(key: str) -> int:
 
 
 def leave(key: str) -> None:
-    """Ask the ranks of this container and wait until they are gone; who ends the container limits the wait."""
+    """Send SIGTERM to the ranks of this container and wait for their end, at most the container's grace."""
     marked = find_marked(key)
     ranks = find_reported(marked, Path(key)) or find_ranks(marked)
     send(ranks, signal.SIGTERM)
@@ -135,7 +135,7 @@ def leave(key: str) -> None:
 
 
 def end_marked(key: str, grace_s: float, hurry: Callable[[], bool] = lambda: False) -> int:
-    """End all marked processes; how many there were.
+    """End all processes of an attempt; returns how many there were.
 
     With grace the ranks alone are asked, since a data loader or writer that goes first takes the save with it; the
     others end with their ranks. Then SIGKILL until none is left.
@@ -174,7 +174,7 @@ def _wait(busy: Callable[[], bool], limit_s: float, hurry: Callable[[], bool]) -
 
 
 def find_reported(pids: list[int], folder: Path) -> list[int]:
-    """Those of an attempt's processes that report to its folder as ranks."""
+    """Those of the processes that write a rank's heartbeat into the attempt's folder."""
     found = []
     for path in folder.glob("beat-*.json"):
         try:
@@ -188,7 +188,7 @@ def find_reported(pids: list[int], folder: Path) -> list[int]:
 
 
 def find_ranks(pids: list[int]) -> list[int]:
-    """The processes that train, among all of a job: not its launchers, shells, data loaders, writers or other helpers.
+    """The processes of a job that train: not its launchers, shells, data loaders, writers or other helpers.
 
     A rank has its number in its environment and a parent without it. Without such numbers, the topmost Python program
     that is no launcher.
@@ -203,7 +203,7 @@ def find_ranks(pids: list[int]) -> list[int]:
     scripts = [pid for pid in programs if "python" in Path(words_of(pid)[0]).name]
     if scripts:
         return [pid for pid in scripts if not any(up in scripts for up in _ancestors(pid, parents))]
-    return [pid for pid in pids if str(Path(__file__)) not in words_of(pid)]  # unknown: all but this program
+    return [pid for pid in pids if str(Path(__file__)) not in words_of(pid)]  # unknown: all but this process
 
 
 def find_tree(root: int) -> list[int]:
@@ -213,7 +213,7 @@ def find_tree(root: int) -> list[int]:
 
 
 def send(pids: list[int], number: int) -> None:
-    """Signal processes; those that are gone do not matter."""
+    """Signal processes; one that is gone is no error."""
     for pid in pids:
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.kill(pid, number)
@@ -232,7 +232,7 @@ def parent_of(pid: int) -> int:
 
 
 def is_launcher(pid: int) -> bool:
-    """Whether a process only starts others; what follows the name of a script are its own arguments."""
+    """Whether a process only starts others. Words after the name of a script are the script's arguments."""
     words = words_of(pid)[:4]
     words = words[: next((i for i, word in enumerate(words, 1) if word.endswith(".py")), None)]
     names = [Path(word).name for word in words]

@@ -1,7 +1,7 @@
 """Attempts as Slurm jobs: submitted once, requeued for every further attempt, cordoned nodes excluded and drained.
 
 The batch script only runs the run folder's `launch.sh`, which is written anew for each attempt: a requeued job keeps
-its script, but not its orders. Slurm may requeue by itself when a node fails; `launch.sh` then sees a restart count
+its script, but needs new orders. Slurm may requeue by itself when a node fails; `launch.sh` then sees a restart count
 that it was not written for and leaves, so that every restart is the supervisor's decision.
 """
 
@@ -62,7 +62,7 @@ class SlurmJob:
 
 
 class SlurmLauncher:
-    """One Slurm job per run, one life of it per attempt."""
+    """One Slurm job per run; every attempt is one start of that job."""
 
     def __init__(self, settings: LaunchSettings | None = None) -> None:
         self.settings = settings or LaunchSettings()
@@ -90,7 +90,7 @@ class SlurmLauncher:
         return ()
 
     def look(self, folder: Path) -> Look:
-        """Ask Slurm; a life of the job that is not this attempt's means that it is over."""
+        """Ask Slurm. If the job was requeued since this attempt, the attempt is over."""
         record = _read_record(folder)
         if record is None:
             return Look(running=False)
@@ -132,7 +132,7 @@ class SlurmLauncher:
         _slurm("scancel", number, check=False)
 
     def _ask_ranks(self, folder: Path, number: str) -> bool:
-        """Signal the ranks alone, by a step of its own on every node; scancel would signal their helpers, too."""
+        """Signal only the ranks, by a job step on every node; scancel would also signal their helpers."""
         hosts = _read_hosts(folder)
         if not hosts:
             return False
@@ -153,13 +153,13 @@ class SlurmLauncher:
         return find_marked(attempt_key(folder))
 
     def cordon(self, host: str, reason: str) -> None:
-        """Drain the node, where the user may; it is excluded from our own attempts in any case."""
+        """Drain the node if the user has the permission. Our own attempts exclude it in any case."""
         if self.settings.drain:
             text = f"{_DRAIN_REASON}: {reason}"[:120]
             _slurm("scontrol", "update", f"NodeName={host}", "State=DRAIN", f"Reason={text}", check=False)
 
     def uncordon(self, host: str) -> None:
-        """Resume a node that we drained; one that an administrator drained stays so."""
+        """Resume a node that we drained; one that an administrator drained stays drained."""
         shown = _slurm("scontrol", "show", "node", host, check=False)
         if self.settings.drain and f"Reason={_DRAIN_REASON}" in shown:
             _slurm("scontrol", "update", f"NodeName={host}", "State=RESUME", check=False)
@@ -179,7 +179,7 @@ class SlurmLauncher:
         return number
 
     def _write_orders(self, plan: LaunchPlan, restarts: int, number: str) -> None:
-        """What the next life of the job is to do; on disk before it may start."""
+        """Write what the next start of the job runs, before it may start."""
         variables = {**plan.orders.to_environment(), **plan.variables, ATTEMPT_KEY: attempt_key(plan.folder)}
         exports = "\n".join(f"export {name}={shlex.quote(value)}" for name, value in variables.items() if name != HOST)
         text = _LAUNCH_SCRIPT.format(
@@ -197,7 +197,7 @@ class SlurmLauncher:
 
 
 def show_job(number: str) -> SlurmJob | None:
-    """What Slurm knows of a job; None once it has forgotten it."""
+    """Slurm's record of a job; None if Slurm no longer has one."""
     text = _slurm("scontrol", "show", "job", number, "--oneliner", check=False)
     fields = dict(re.findall(r"(\w+)=(\S*)", text))
     if "JobState" not in fields:
@@ -212,7 +212,7 @@ def show_job(number: str) -> SlurmJob | None:
 
 
 def _hold(number: str) -> SlurmJob | None:
-    """Bring a job back into the queue without letting it start; None where that is no longer possible."""
+    """Requeue a job and hold it; None if that is no longer possible."""
     job = show_job(number)
     if job is None:
         return None
@@ -232,7 +232,7 @@ def _hold(number: str) -> SlurmJob | None:
 
 
 def _over(folder: Path, codes: dict[str, int], down: str | None) -> Look:
-    """The attempt's end: the node that is down, or the one that failed first."""
+    """The status of an attempt that is over: a node is down, or one failed first."""
     known: dict[str, int | None] = dict(codes)
     if down is not None:
         known[down] = None

@@ -31,8 +31,8 @@ from prism.recover.supervise.launchers.local import (
 
 _HOSTS_FILE = "ssh.json"
 _COMMAND_S = 60.0
-_ASK_EVERY_S = 10.0  # whether the processes are still there
-_LOST_AFTER = 3  # unanswered in a row
+_ASK_EVERY_S = 10.0  # interval of asking a host whether its processes are still there
+_LOST_AFTER = 3  # consecutive requests without an answer
 _UNREACHABLE = 255  # ssh's own exit code
 
 
@@ -43,7 +43,7 @@ class SshLauncher:
         self.settings = settings or LaunchSettings()
         if shutil.which(self.settings.ssh[0]) is None:
             raise BadConfigError(f"--launcher ssh needs '{self.settings.ssh[0]}' on this machine")
-        self._asked: dict[str, tuple[float, bool]] = {}  # per host: when, and whether its processes are there
+        self._asked: dict[str, tuple[float, bool]] = {}  # per host: when it was asked, and whether it had processes
         self._unanswered: dict[str, int] = {}
 
     def start(self, plan: LaunchPlan) -> tuple[str, ...]:
@@ -62,13 +62,13 @@ class SshLauncher:
             self._write_orders(plan, host, {**shared, "PRISM_NODE_RANK": str(rank), "PET_NODE_RANK": str(rank)})
         for host, done in self._on_each(plan.hosts, lambda host: f"setsid -f sh {_orders(plan.folder, host)}").items():
             if done.returncode != 0:
-                # As a host that fails at once: the attempt ends, the host is named, and another takes its place.
+                # Treated as a host that fails at once: the attempt ends and another host takes its place.
                 write_durably(exit_path(plan.folder, host), f"{_UNREACHABLE}\n")
                 write_durably(plan.folder / f"{host}.log", f"prism: {host} could not be started: {done.stderr}\n")
         return plan.hosts
 
     def look(self, folder: Path) -> Look:
-        """Exit codes from the folder; hosts without one are asked now and then whether they are still at it."""
+        """Read exit codes from the folder, and ask hosts without one whether their processes still run."""
         hosts = _read_hosts(folder)
         codes: dict[str, int | None] = {
             h: read_code(exit_path(folder, h)) for h in hosts if exit_path(folder, h).exists()
@@ -86,7 +86,7 @@ class SshLauncher:
         )
 
     def stop(self, folder: Path, grace_s: float, hurry: Callable[[], bool] = no_hurry) -> None:
-        """End the attempt's processes on every host, side by side."""
+        """End the attempt's processes on all hosts in parallel."""
         hosts = _read_hosts(folder)
         with ThreadPoolExecutor(max(1, len(hosts))) as pool:
             asked = [pool.submit(self._ssh, h, self._node(folder, "end", grace_s), grace_s + _COMMAND_S) for h in hosts]
@@ -106,13 +106,13 @@ class SshLauncher:
         return []
 
     def cordon(self, host: str, reason: str) -> None:
-        """There is no scheduler to tell."""
+        """Do nothing: there is no scheduler."""
 
     def uncordon(self, host: str) -> None:
-        """Nothing to undo."""
+        """Do nothing."""
 
     def prefix(self, host: str) -> tuple[str, ...]:
-        """The words of ssh."""
+        """The ssh command of that host."""
         return (*self.settings.ssh, self._address(host))
 
     def _address(self, host: str) -> str:
