@@ -389,6 +389,68 @@ def test_a_fresh_optimizer_gets_its_moments_back(make):
         assert torch.equal(trained.optimizer.state[before]["exp_avg"], fresh.optimizer.state[after]["exp_avg"])
 
 
+@pytest.mark.parametrize("where", ["memory", "storage"])
+def test_an_optimizer_that_is_passed_by_itself_gets_its_moments_back(make, where: str):
+    def build() -> tuple[torch.nn.Module, torch.optim.Optimizer]:
+        torch.manual_seed(0)
+        model = torch.nn.Linear(4, 4)
+        return model, torch.optim.Adam(model.parameters(), lr=0.5)
+
+    def train(model: torch.nn.Module, optimizer: torch.optim.Optimizer) -> None:
+        optimizer.zero_grad()
+        model(torch.ones(4)).square().sum().backward()
+        optimizer.step()
+
+    model, optimizer = build()
+    train(model, optimizer)
+    one = make()
+    one.save(1, {"model": model, "optimizer": optimizer})
+    if where == "memory":
+        abandon(one)
+    else:
+        one.close()
+    again, fresh = build()
+    assert make().restore({"model": again, "optimizer": fresh}).source == where
+    for pair in ((model, optimizer), (again, fresh)):
+        train(*pair)
+    for before, after in zip(model.parameters(), again.parameters(), strict=True):
+        assert torch.equal(before, after)
+
+
+@pytest.mark.parametrize("where", ["memory", "storage"])
+def test_keys_that_are_numbers_stay_numbers(make, where: str):
+    one = make()
+    one.save(1, {"by_rank": {0: torch.ones(2), 1: {"seed": 7}, 2: {}}})
+    if where == "memory":
+        abandon(one)
+    else:
+        one.close()
+    state = {"by_rank": {0: torch.zeros(2), 1: {"seed": 0}, 2: {}}}
+    assert make().restore(state).source == where
+    assert list(state["by_rank"]) == [0, 1, 2] and state["by_rank"][1] == {"seed": 7}
+    assert torch.equal(state["by_rank"][0], torch.ones(2))
+
+
+@pytest.mark.parametrize("where", ["memory", "storage"])
+def test_saved_parts_that_have_no_place_in_the_state_are_reported(make, where: str, caplog: pytest.LogCaptureFixture):
+    one = make()
+    one.save(1, {"optimizer": {"state": {0: {"exp_avg": torch.ones(2)}}, "lr": 0.1}, "evaluated": {"loss": 1.0}})
+    if where == "memory":
+        abandon(one)
+    else:
+        one.close()
+    with caplog.at_level("WARNING", logger="prism.recover"):
+        make().restore({"optimizer": {"state": {}, "lr": 0.0}})
+    assert "1 saved parts are not restored" in caplog.text and "optimizer.state.0.exp_avg" in caplog.text
+
+
+def test_a_value_that_cannot_be_saved_is_named(make):
+    one = make()
+    for value in (torch.eye(3).to_sparse(), lambda: 1):
+        with pytest.raises(BadConfigError, match="'odd.one'"):
+            one.save(1, {"odd": {"one": value}})
+
+
 dtypes = st.sampled_from([torch.float32, torch.bfloat16, torch.int64, torch.bool, torch.uint8, torch.complex64])
 leaves = st.one_of(
     st.integers(), st.text(max_size=5), st.none(), st.tuples(dtypes, st.lists(st.integers(0, 4), max_size=3))

@@ -24,6 +24,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from torch.distributed.checkpoint.stateful import Stateful
+from torch.optim import Optimizer
 
 from prism.errors import BadConfigError
 from prism.recover.catalog import Catalog, Retention
@@ -37,6 +38,7 @@ from prism.recover.checkpoint.ranks import LaggedVote, Ranks
 from prism.recover.checkpoint.restore import Restore, Restored
 from prism.recover.checkpoint.slots import Slot, SlotHeader
 from prism.recover.checkpoint.threads import TorchThread
+from prism.recover.checkpoint.train_state import OptimizerState
 from prism.recover.checkpoint.uploads import Uploads, Written, choose_threads
 from prism.recover.checkpoint.writer import WriteJob, WriteOrder
 from prism.recover.interval import IntervalConfig, SaveClock
@@ -198,7 +200,9 @@ class Checkpointer:
         )
         if self.config.peer_copies and not self.config.read_only and self.ranks.world_size > 1:
             fetch_lost(self.ranks, self.memory)
-        restored = search.newest(state, limit)
+        wrapped = _wrap_optimizers(state)
+        restored = search.newest(wrapped, limit)
+        state.update({name: value for name, value in wrapped.items() if not isinstance(value, OptimizerState)})
         self._restored, self._session = (search, restored), None
         if not self.config.read_only:
             self._tolerated = find_not_finite(plan_staging(_plain(state), lambda name, value: b"").sources)
@@ -353,4 +357,9 @@ class _StagingThread(TorchThread):
 
 
 def _plain(state: Mapping[str, Any]) -> dict[str, Any]:
-    return {name: value.state_dict() if isinstance(value, Stateful) else value for name, value in state.items()}
+    wrapped = _wrap_optimizers(state)
+    return {name: value.state_dict() if isinstance(value, Stateful) else value for name, value in wrapped.items()}
+
+
+def _wrap_optimizers(state: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: OptimizerState(value) if isinstance(value, Optimizer) else value for name, value in state.items()}

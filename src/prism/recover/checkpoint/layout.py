@@ -12,6 +12,8 @@ import torch
 from torch.distributed.checkpoint._nested_dict import flatten_state_dict, unflatten_state_dict
 from torch.distributed.tensor import DTensor
 
+from prism.errors import BadConfigError
+from prism.recover.checkpoint.nested import with_keys_of
 from prism.recover.checkpoint.safe_values import dump_value
 
 _ALIGN_BYTES = 512
@@ -132,6 +134,10 @@ def plan_staging(state: Mapping[str, Any], dump: Callable[[str, Any], bytes] = d
         if isinstance(local, DTensor):
             sharding[name] = local._spec
             local = local._local_tensor
+        if local.layout is not torch.strided or local.is_quantized:
+            raise BadConfigError(
+                f"state '{name}' is a sparse or quantized tensor; save the dense tensors it consists of"
+            )
         sources[name] = local
         tensors[name] = TensorPlace(local.dtype, tuple(local.shape), offset)
         offset = _aligned(tensors[name].end)
@@ -170,5 +176,5 @@ def fill_state(
         with torch.no_grad():
             local.copy_(staged)
         filled[name] = value
-    nested: dict[str, Any] = unflatten_state_dict(filled, paths)
+    nested: dict[str, Any] = with_keys_of(state, unflatten_state_dict(filled, paths))
     return nested

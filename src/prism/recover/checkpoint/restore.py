@@ -5,9 +5,10 @@ A restore changes and removes nothing, on storage or in memory: a script that on
 
 from __future__ import annotations
 
+import logging
 import time
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -19,9 +20,12 @@ from prism.errors import BadFileError
 from prism.recover.catalog import Catalog, Entry, find_damage
 from prism.recover.checkpoint.inspection import find_largest, judge_tensors
 from prism.recover.checkpoint.memory import Memory
+from prism.recover.checkpoint.nested import find_without_place
 from prism.recover.checkpoint.ranks import Ranks
 from prism.recover.checkpoint.safe_values import SafeLoadPlanner, SafeReader
 from prism.recover.checkpoint.slots import Slot, SlotHeader, sum_bytes, view_bytes
+
+_log = logging.getLogger("prism.recover")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -101,6 +105,7 @@ class Restore:
             return False
         assert found is not None
         slot, header = found
+        self._report_without_place((*header.layout.tensors, *header.layout.values), state)
         try:
             _put(state, slot.load(header, _template(state), self.trusted))
             loaded = True
@@ -123,7 +128,8 @@ class Restore:
 
     def _load_storage(self, entry: Entry, state: dict[str, Any]) -> None:
         reader = SafeReader(entry.path, frozenset(file.name for file in entry.manifest.files))
-        reader.read_metadata()  # here, where its refusal is not wrapped
+        metadata = reader.read_metadata()  # here, where its refusal is not wrapped
+        self._report_without_place(metadata.state_dict_metadata, state)
         try:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")  # torch warns that a single process is a single process
@@ -140,6 +146,15 @@ class Restore:
             if refused is not None:
                 raise BadFileError(f"{entry.path}: {refused}") from None
             raise
+
+    def _report_without_place(self, saved: Iterable[str], state: dict[str, Any]) -> None:
+        left = find_without_place(saved, state)
+        if left and self.ranks.rank == 0:
+            _log.warning(
+                "%d saved parts are not restored, because the state has no entry for them: %s%s. The dict of a fresh "
+                "optimizer has no entries for its moments: pass the optimizer itself, or TrainState(model, optimizer)",
+                len(left), ", ".join(left[:3]), ", ..." * (len(left) > 3),
+            )  # fmt: skip
 
 
 def _is_healthy(header: SlotHeader, proof: Any) -> bool:

@@ -19,13 +19,13 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch.distributed.checkpoint._traverse import set_element
 from torch.distributed.checkpoint.default_planner import DefaultLoadPlanner
 from torch.distributed.checkpoint.filesystem import FileSystemReader
 from torch.distributed.checkpoint.metadata import Metadata, StorageMeta
 from torch.distributed.checkpoint.planner import ReadItem
 
 from prism.errors import BadConfigError, BadFileError
+from prism.recover.checkpoint.nested import set_value
 
 _DCP = "torch.distributed.checkpoint"
 _METADATA_NAMES: dict[str, tuple[str, ...]] = {
@@ -147,7 +147,7 @@ class SafeLoadPlanner(DefaultLoadPlanner):
     def load_bytes(self, read_item: ReadItem, value: io.BytesIO) -> None:
         """Put one value in its place."""
         read = load_value(value.getvalue(), self._trusted)
-        set_element(self.original_state_dict, self.mappings[read_item.dest_index.fqn], read)
+        set_value(self.original_state_dict, self.mappings[read_item.dest_index.fqn], read)
 
 
 def load_value(data: bytes, trusted: tuple[type, ...] = ()) -> Any:
@@ -163,7 +163,10 @@ def load_value(data: bytes, trusted: tuple[type, ...] = ()) -> Any:
 def dump_value(name: str, value: Any, trusted: tuple[type, ...] = ()) -> bytes:
     """A value as torch's checkpoints hold it; refuses one that could not be read back safely."""
     buffer = io.BytesIO()
-    torch.save(value, buffer)
+    try:
+        torch.save(value, buffer)
+    except (pickle.PicklingError, AttributeError, TypeError) as error:
+        raise BadConfigError(f"state '{name}' holds a {_odd_type(value)}, which cannot be saved ({error})") from None
     data = buffer.getvalue()
     if not _is_plain(value):
         try:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-from torch.distributed.checkpoint.state_dict import get_state_dict, set_state_dict
+from torch.distributed.checkpoint.state_dict import _init_optim_state, get_state_dict, set_state_dict
 from torch.distributed.checkpoint.stateful import Stateful
 
 
@@ -37,3 +37,24 @@ class TrainState(Stateful):
             model_state_dict=state_dict["model"],
             optim_state_dict=state_dict["optimizer"],
         )
+
+
+class OptimizerState(Stateful):
+    """An optimizer that was passed by itself; like TrainState, it has a place for moments before the first step."""
+
+    def __init__(self, optimizer: torch.optim.Optimizer) -> None:
+        self.optimizer = optimizer
+
+    def state_dict(self) -> dict[str, Any]:
+        """Its state with text as keys: torch's checkpoints turn the numbers of parameters into text."""
+        fresh = not self.optimizer.state
+        _init_optim_state(self.optimizer)
+        found = self.optimizer.state_dict()
+        if fresh:
+            self.optimizer.state.clear()
+        return {**found, "state": {str(key): value for key, value in found["state"].items()}}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Load it with numbers as keys again."""
+        numbered = {int(key): value for key, value in state_dict["state"].items()}
+        self.optimizer.load_state_dict({**state_dict, "state": numbered})
