@@ -1,4 +1,4 @@
-"""The folder of committed checkpoints: what is there, what is good, what to keep. Needs no torch."""
+"""The folder of committed checkpoints: which exist, which are good, which to keep. Needs no torch."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _HASH_THREADS = 4
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Retention:
-    """Which committed checkpoints stay: the newest few, and one every so many steps for good."""
+    """Which committed checkpoints are kept: the newest few, and permanently one every so many steps."""
 
     keep_last: int = 3
     keep_every_steps: int | None = None
@@ -40,7 +40,7 @@ class Retention:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Entry:
-    """A committed checkpoint and where it lies."""
+    """A committed checkpoint and its folder."""
 
     path: Path
     manifest: Manifest
@@ -53,25 +53,25 @@ class Entry:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cut:
-    """A decision to go back: what the epochs up to this one saved after the step is given up."""
+    """A rollback: what epochs up to this one saved after the step is discarded."""
 
     after_step: int
     epoch: int
 
     def covers(self, step: int, epoch: int) -> bool:
-        """Whether a state of this step, saved in this epoch, is given up."""
+        """Whether a state of this step, saved in this epoch, is discarded."""
         return step > self.after_step and epoch <= self.epoch
 
 
 class Catalog:
-    """One checkpoint folder. A checkpoint is in it from the moment its folder has its final name."""
+    """One checkpoint folder. A checkpoint counts from the moment its folder has its final name."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
 
     @classmethod
     def open(cls, folder: Path, *, read_only: bool = False) -> Catalog:
-        """Check the folder, or make it; refuses one that is foreign, of a newer version, or that cannot be written."""
+        """Check or create the folder; refuses one of another tool or a newer version, or that cannot be written."""
         try:
             if not read_only:
                 folder.mkdir(parents=True, exist_ok=True)
@@ -99,7 +99,7 @@ class Catalog:
 
     @property
     def id(self) -> str | None:
-        """The random name of this folder: a deleted and remade one, or another under the same path, has another."""
+        """The random id of this folder; it changes if the folder is deleted and created again."""
         try:
             found = _read_marker(self.folder / _MARKER).get("id")
         except BadFileError:
@@ -107,7 +107,7 @@ class Catalog:
         return found if isinstance(found, str) and re.fullmatch(r"[0-9a-f]{32}", found) else None
 
     def entries(self) -> list[Entry]:
-        """Committed checkpoints by step that were not given up; folders without a readable manifest are not there."""
+        """Committed checkpoints by step, without discarded ones and those without a readable manifest."""
         found = []
         cuts = self.cuts()
         for path in self.folder.glob("step-*"):
@@ -122,7 +122,7 @@ class Catalog:
     def good(
         self, *, up_to_step: int | None = None, before_ns: int | None = None, certain: bool = False
     ) -> list[Entry]:
-        """Healthy checkpoints up to a step and before a time, newest first; `certain` leaves doubtful ones out."""
+        """Healthy checkpoints up to a step and before a time, newest first; `certain` excludes doubtful ones."""
         return [
             entry
             for entry in reversed(self.entries())
@@ -135,20 +135,20 @@ class Catalog:
     def last_good(
         self, *, up_to_step: int | None = None, before_ns: int | None = None, certain: bool = False
     ) -> Entry | None:
-        """The newest healthy checkpoint whose files are all there in full length."""
+        """The newest healthy checkpoint whose files all exist in full length."""
         candidates = self.good(up_to_step=up_to_step, before_ns=before_ns, certain=certain)
         return next((entry for entry in candidates if not find_damage(entry, deep=False)), None)
 
     def final_path(self, step: int) -> Path:
-        """Where the checkpoint of a step lies once committed."""
+        """The folder of a step's committed checkpoint."""
         return self.folder / f"step-{step:09d}"
 
     def writing_path(self, step: int, epoch: int, token: int) -> Path:
-        """Where it is written before; no query looks there."""
+        """The folder in which it is written first; queries ignore it."""
         return self.folder / f"{_WRITING}{step:09d}-epoch{epoch}-{token:016x}"
 
     def commit(self, written: Path, manifest: Manifest) -> Path:
-        """Give a proven checkpoint its final name; one of the same step from an earlier epoch makes way."""
+        """Give a verified checkpoint its final name; replaces one of the same step from an earlier epoch."""
         if self.epoch() > manifest.epoch:
             raise BadFileError(
                 f"{written}: epoch {manifest.epoch} is over, a later process (epoch {self.epoch()}) owns the folder"
@@ -162,7 +162,7 @@ class Catalog:
         return final
 
     def discard_after(self, step: int) -> list[int]:
-        """Give up what was saved after a step: it is set aside here, and no longer found in memory either."""
+        """Discard what was saved after a step: set it aside here; it is no longer restored from memory either."""
         late = [entry for entry in self.entries() if entry.step > step]
         cuts = [*(cut for cut in self.cuts() if cut.after_step < step), Cut(after_step=step, epoch=self.epoch())]
         write_durably(self.folder / _CUTS, json.dumps({"cuts": [asdict(cut) for cut in cuts]}))
@@ -171,7 +171,7 @@ class Catalog:
         return [entry.step for entry in late]
 
     def cuts(self) -> list[Cut]:
-        """Every decision to go back, as far as it can be read."""
+        """All readable rollbacks of this folder."""
         try:
             document = json.loads((self.folder / _CUTS).read_text())
             return [Cut(after_step=int(c["after_step"]), epoch=int(c["epoch"])) for c in document["cuts"]]
@@ -179,7 +179,7 @@ class Catalog:
             return []
 
     def set_aside(self, path: Path, why: str) -> Path:
-        """Rename a checkpoint so that no query finds it; retention removes it once training has overtaken it."""
+        """Rename a checkpoint so that no query finds it; it is removed when training has passed its step."""
         aside = path.with_name(f"{why}-{path.name}-{time.time_ns()}")
         path.rename(aside)
         sync_folder(self.folder)
@@ -194,7 +194,7 @@ class Catalog:
             return 0
 
     def take_over(self) -> int:
-        """Own the folder: a straggling writer of an earlier epoch can no longer commit; its leftovers go."""
+        """Become the owner of the folder: a late writer of an earlier epoch can no longer commit. Removes its files."""
         epoch = self.epoch() + 1
         write_durably(self.folder / _FENCE, json.dumps({"epoch": epoch}))
         for path in self.folder.glob(f"{_WRITING}*"):
@@ -202,7 +202,7 @@ class Catalog:
         return epoch
 
     def retain(self, retention: Retention) -> list[Path]:
-        """Remove what the policy does not keep; the newest good one always stays."""
+        """Remove what the policy does not keep; the newest good checkpoint is always kept."""
         entries = self.entries()
         good_steps = [e.step for e in entries if e.manifest.health.good]
         keep = set(good_steps[-max(1, retention.keep_last) :]) | {e.step for e in entries[-1:]}
@@ -211,13 +211,13 @@ class Catalog:
         doomed = [entry.path for entry in entries if entry.step not in keep]
         doomed += self._overtaken(max(good_steps, default=-1))
         for path in doomed:
-            # A half-removed checkpoint must not be found: it loses its manifest first.
+            # The manifest is removed first, so that a partly removed checkpoint is not found.
             (path / MANIFEST_NAME).unlink(missing_ok=True)
             shutil.rmtree(path, ignore_errors=True)
         return doomed
 
     def _overtaken(self, step: int) -> list[Path]:
-        """What was set aside and that training has since reached again with a good checkpoint."""
+        """Checkpoints that were set aside and whose step training has reached again with a good one."""
         aside = [path for prefix in _ASIDE for path in self.folder.glob(f"{prefix}*")]
         found = [(path, _ASIDE_STEP.search(path.name)) for path in aside]
         return [path for path, match in found if match is not None and int(match[1]) <= step]
@@ -238,7 +238,7 @@ def find_damage(entry: Entry, *, deep: bool = True, files: Iterable[int] | None 
     """What is wrong with a checkpoint's files, or None; `deep` reads and checksums them, all or those numbered."""
     chosen = range(len(entry.manifest.files)) if files is None else files
     expected = [entry.manifest.files[number] for number in chosen]
-    with ThreadPoolExecutor(_HASH_THREADS) as pool:  # hashing leaves the interpreter free
+    with ThreadPoolExecutor(_HASH_THREADS) as pool:  # hashing releases the interpreter's lock
         found = pool.map(lambda file: _find_file_damage(entry.path / file.name, file, deep=deep), expected)
         return next((damage for damage in found if damage is not None), None)
 

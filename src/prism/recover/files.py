@@ -1,4 +1,4 @@
-"""Files that are either wholly there or not there: written aside, forced to storage, renamed."""
+"""Files that are either complete or absent: written under another name, flushed to storage, then renamed."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _PRIVATE_FILE = 0o600
 
 
 class UntrustedError(OSError):
-    """A file or folder that another user made, owns or could change: it is left alone."""
+    """A file or folder that another user made, owns or could change; it is not used."""
 
 
 def write_durably(path: Path, text: str) -> None:
@@ -29,7 +29,7 @@ def write_durably(path: Path, text: str) -> None:
 
 
 def append_durably(path: Path, text: str) -> None:
-    """Append a line and force it to storage."""
+    """Append a line and flush it to storage."""
     with path.open("a") as handle:
         handle.write(text)
         handle.flush()
@@ -37,7 +37,7 @@ def append_durably(path: Path, text: str) -> None:
 
 
 def sync_folder(folder: Path) -> None:
-    """Force a folder's entries to storage, so that a rename in it survives a power cut."""
+    """Flush a folder's entries to storage, so that a rename in it survives a power failure."""
     descriptor = os.open(folder, os.O_RDONLY)
     try:
         os.fsync(descriptor)
@@ -57,7 +57,7 @@ def hash_file(path: Path, *, from_storage: bool = False) -> str:
 
 
 def drop_cached(descriptor: int) -> None:
-    """Let go of a file's clean pages: they would push out what training reads."""
+    """Drop a file's clean pages from the cache, where they would displace the data of the training."""
     os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
 
 

@@ -1,4 +1,4 @@
-"""When to save: the interval that the measured cost of a save and the failure rate call for."""
+"""When to save: the interval follows from the measured cost of a save and the failure rate."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ NODE_MTBF_S = 239 * 86_400.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class IntervalConfig:
-    """What is believed before anything was measured, and the bounds of the answer."""
+    """Assumptions until something is measured, and the limits of the interval."""
 
     node_mtbf_s: float = NODE_MTBF_S
-    num_nodes: int | None = None  # None: as the launcher's variables say
+    num_nodes: int | None = None  # None: from the launcher's variables
     restart_s: float = 300.0  # from a failure to the first new step
     min_s: float = 30.0
     max_s: float = 3_600.0
-    first_steps: int = 10  # the first save, before a step or a save was measured
+    first_steps: int = 10  # until the first save, while nothing is measured
     write_headroom: float = 1.25  # an interval is at least this many times the background write
 
 
@@ -37,16 +37,16 @@ def choose_interval_s(stall_s: float, mtbf_s: float, restart_s: float) -> float:
 
 
 def estimate_mtbf_s(config: IntervalConfig, num_failures: int, uptime_s: float) -> float:
-    """The prior, counted as one failure, and what this job has seen."""
+    """Mean time between failures: the prior counts as one failure, together with those of this job."""
     node_s = config.node_mtbf_s
-    with contextlib.suppress(ValueError):  # what the supervisor knows of these very nodes
+    with contextlib.suppress(ValueError):  # the supervisor may know the risk of these nodes
         node_s = float(os.environ.get(NODE_MTBF, "")) or node_s
     prior_s = node_s / (config.num_nodes or count_nodes(os.environ))
     return (prior_s + uptime_s) / (1 + num_failures)
 
 
 def count_nodes(environment: Mapping[str, str]) -> int:
-    """Nodes of the job, as Prism, Slurm or torchrun tell their processes; 1 where no one does."""
+    """The number of nodes, from variables of Prism, Slurm or torchrun; 1 if none is set."""
     for name in ("PRISM_NUM_NODES", "SLURM_JOB_NUM_NODES"):
         if environment.get(name, "").isdigit():
             return max(1, int(environment[name]))
@@ -55,7 +55,7 @@ def count_nodes(environment: Mapping[str, str]) -> int:
 
 
 class SaveClock:
-    """Measures steps and saves as training runs, and says how many steps lie between saves."""
+    """Measures steps and saves during training and chooses the number of steps between saves."""
 
     def __init__(self, config: IntervalConfig, num_failures: int = 0, uptime_s: float = 0.0) -> None:
         self.config = config
@@ -72,7 +72,7 @@ class SaveClock:
         self._last_step_at = now_s
 
     def save_done(self, stall_s: float) -> None:
-        """Note what a save cost the training; the pause after it is not a step."""
+        """Note how long a save stopped the training; the time until the next step is not counted as a step."""
         self._stall_s = _smooth(self._stall_s, stall_s)
         self._last_step_at = None
 

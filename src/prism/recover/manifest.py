@@ -1,4 +1,4 @@
-"""What a committed checkpoint says of itself: its step, its health, and the checksum of every file."""
+"""The manifest of a committed checkpoint: its step, its health, and the checksum of every file."""
 
 from __future__ import annotations
 
@@ -18,23 +18,23 @@ MANIFEST_NAME = "manifest.json"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Health:
-    """What training looked like when the state was taken; None where it was not told or not looked at."""
+    """The health of a state when it was saved; None if a value was not reported or not measured."""
 
     loss: float | None = None
     grad_norm: float | None = None
     num_not_finite: int | None = None  # tensors that hold NaN or infinity now and did not when training began
-    num_outliers: int | None = None  # tensors whose largest value grew beyond reason since the save before
+    num_outliers: int | None = None  # tensors whose largest value grew implausibly since the previous save
     worst: str = ""  # the name of one such tensor
 
     @property
     def good(self) -> bool:
-        """False when a number or a tensor is NaN or infinite: such a state must never be trained on."""
+        """False if a number or a tensor is NaN or infinite: such a state must never be restored."""
         told = all(value is None or math.isfinite(value) for value in (self.loss, self.grad_norm))
         return told and not self.num_not_finite
 
     @property
     def doubtful(self) -> bool:
-        """Usable after a crash, but not the first choice when the loss itself went wrong."""
+        """Usable after a crash, but not for a rollback after a loss spike."""
         return bool(self.num_outliers)
 
 
@@ -66,7 +66,7 @@ class Manifest:
         return sum(file.num_bytes for file in self.files)
 
     def to_document(self) -> dict[str, Any]:
-        """As JSON holds it; numbers that JSON cannot hold are words."""
+        """The JSON document; NaN and infinity are text."""
         return {"schema": f"{FORMAT}/{VERSION}", **asdict(self), "health": health_document(self.health)}
 
     def to_json(self) -> str:
@@ -75,7 +75,7 @@ class Manifest:
 
 
 def read_manifest(folder: Path) -> Manifest:
-    """Read a checkpoint's manifest; raises BadFileError on what is not one of ours."""
+    """Read a checkpoint's manifest; raises BadFileError if it is not one of Prism."""
     path = folder / MANIFEST_NAME
     try:
         document = json.loads(path.read_text())
@@ -91,7 +91,7 @@ def read_manifest(folder: Path) -> Manifest:
 
 
 def check_schema(schema: object, name: str, version: int, path: Path) -> None:
-    """Refuse what another tool, or a newer Prism, wrote."""
+    """Refuse a file that another tool or a newer Prism wrote."""
     found, _, number = str(schema).partition("/")
     if found != name or not number.isdigit():
         raise BadFileError(f"{path}: written by something else than Prism (schema {schema!r}); name another folder")
@@ -100,7 +100,7 @@ def check_schema(schema: object, name: str, version: int, path: Path) -> None:
 
 
 def parse_manifest(document: Mapping[str, Any]) -> Manifest:
-    """The manifest of a JSON document; raises KeyError, TypeError or ValueError on anything odd."""
+    """The manifest of a JSON document; raises KeyError, TypeError or ValueError if it is malformed."""
     return Manifest(
         step=int(document["step"]),
         attempt=int(document["attempt"]),
@@ -122,12 +122,12 @@ def parse_file_sum(document: Mapping[str, Any]) -> FileSum:
 
 
 def health_document(health: Health) -> dict[str, Any]:
-    """Health as JSON holds it."""
+    """Health as a JSON document."""
     return {k: str(v) if isinstance(v, float) and not math.isfinite(v) else v for k, v in asdict(health).items()}
 
 
 def parse_health(document: Mapping[str, Any]) -> Health:
-    """The opposite of `health_document`."""
+    """Health from a JSON document."""
     return Health(
         loss=_number(document.get("loss")),
         grad_norm=_number(document.get("grad_norm")),

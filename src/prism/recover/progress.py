@@ -1,10 +1,10 @@
-"""What a trainer tells its supervisor, and what it is told: a few small files and variables, no torch.
+"""The exchange between a trainer and its supervisor: a few small files and variables, without torch.
 
 Outside a supervised run everything here does nothing, so that the same script runs anywhere.
 
     progress = Progress.from_environment(rank)
     for step in range(start, total):
-        batch = progress.next_batch(batch + 1)     # leaves out the batches that a rollback condemned
+        batch = progress.next_batch(batch + 1)     # skips the batches that caused a rollback
         ...
         progress.step(step, loss=loss, grad_norm=norm, batch=batch)
 """
@@ -25,7 +25,7 @@ from typing import Any
 
 RUN_DIR = "PRISM_RUN_DIR"
 ATTEMPT = "PRISM_ATTEMPT"
-ATTEMPT_KEY = "PRISM_ATTEMPT_KEY"  # marks every process of an attempt, also those in sessions of their own
+ATTEMPT_KEY = "PRISM_ATTEMPT_KEY"  # in the environment of every process of an attempt, by which they are found
 RESUME_STEP = "PRISM_RESUME_STEP"
 SKIP_BATCHES = "PRISM_SKIP_BATCHES"
 HOST = "PRISM_HOST"
@@ -37,14 +37,14 @@ AUTO_INTERVAL = "PRISM_CHECKPOINT_STEPS"
 
 STEPS_FILE = "steps.jsonl"
 MEMORY_PREFIX = "prism-"  # of the folder of staged states on a host
-STORAGE = "the checkpoint storage"  # what a pause is called in which a save waits for the ones before it
+STORAGE = "the checkpoint storage"  # the name of the pause in which a save waits for earlier ones
 BEATS = "beat-*.json"
 BEAT_INTERVAL_S = 2.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BatchRange:
-    """Batches first..last, both left out."""
+    """Batches to skip, from first to last, both included."""
 
     first: int
     last: int
@@ -55,7 +55,7 @@ class BatchRange:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunOrders:
-    """What the supervisor asks of this attempt."""
+    """The supervisor's instructions for one attempt."""
 
     run_dir: Path | None = None
     attempt: int = 1
@@ -67,7 +67,7 @@ class RunOrders:
 
     @classmethod
     def from_environment(cls, environment: Mapping[str, str] | None = None) -> RunOrders:
-        """Read the supervisor's variables; none of them need be there."""
+        """Read the supervisor's variables; all of them are optional."""
         env = os.environ if environment is None else environment
         resume = env.get(RESUME_STEP, "")
         return cls(
@@ -103,7 +103,7 @@ def parse_ranges(text: str) -> tuple[BatchRange, ...]:
 
 
 def attempt_dir(run_dir: Path, attempt: int) -> Path:
-    """Where one attempt's logs and progress lie."""
+    """The folder of one attempt's logs and progress."""
     return run_dir / "attempts" / f"{attempt:04d}"
 
 
@@ -133,7 +133,7 @@ class Progress:
     def step(
         self, step: int, *, loss: float | None = None, grad_norm: float | None = None, batch: int | None = None
     ) -> None:
-        """Say that a step is done; `batch` is the index of the data it used, where that is not the step."""
+        """Report a finished step; `batch` is the index of its data, if it differs from the step."""
         if self._folder is None:
             return
         first, self._last_step = self._last_step is None, step
@@ -146,11 +146,11 @@ class Progress:
             self.event("step", step=step, monotonic=round(time.monotonic(), 6), **told)
 
     def event(self, kind: str, **fields: Any) -> None:
-        """Say that something happened: one line, appended whole."""
+        """Report an event: one line, appended in one write."""
         if self._folder is None:
             return
         line = json.dumps({"kind": kind, "time": time.time(), **fields}, allow_nan=False) + "\n"
-        # A full disk under the run folder must not end the training that it only reports on.
+        # A full disk under the run folder must not end the training.
         with contextlib.suppress(OSError):
             descriptor = os.open(self._steps_path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
             try:
@@ -160,7 +160,7 @@ class Progress:
 
     @contextlib.contextmanager
     def pause(self, what: str = "") -> Iterator[None]:
-        """Around what is no training, such as an evaluation: the supervisor expects no steps meanwhile."""
+        """Use around code that does not train, such as an evaluation: the supervisor then expects no steps."""
         first = self.rank == 0
         if first:
             self.event("paused", what=what)
@@ -183,7 +183,7 @@ class Progress:
             aside.replace(self._beat_path)
 
     def next_batch(self, batch: int) -> int:
-        """The first batch at or after this one that is not to be left out."""
+        """The first batch at or after this one that is not skipped."""
         return next_batch(batch, self.orders.skip)
 
 

@@ -1,4 +1,4 @@
-"""How likely each host fails, as `prism predict` wrote it: what the supervisor and the host test go by."""
+"""How likely each host is to fail, as `prism predict` wrote it; used by the supervisor and the host test."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any
 
 from prism.errors import BadFileError
 
-NODE_MTBF = "PRISM_NODE_MTBF_S"  # the variable that tells a trainer how long one of its nodes lasts
+NODE_MTBF = "PRISM_NODE_MTBF_S"  # tells a trainer the mean time between failures of one of its nodes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -21,7 +21,7 @@ class Risks:
     per_day: dict[str, float] = field(default_factory=dict)
 
     def of(self, host: str) -> float:
-        """A host that is not known is as good as the median of those that are."""
+        """The risk of a host; that of an unknown host is the median of the known ones."""
         found = self.per_day.get(host)
         if found is not None:
             return found

@@ -1,4 +1,4 @@
-"""Inside the trainer: checkpoints that cost almost nothing, are proven, and survive. Needs torch.
+"""Asynchronous, verified checkpoints inside the trainer. Needs torch.
 
 The names below load on first use: the launcher of in-place restarts and host tests need none of them.
 """

@@ -1,4 +1,4 @@
-"""Save, restore, and when: the small API that a training loop holds.
+"""The API of checkpoints for a training loop: when to save, save, restore.
 
 checkpointer = Checkpointer(CheckpointConfig(folder=Path("checkpoints")))
 state = {"train": TrainState(model, optimizer), "position": position}
@@ -71,7 +71,7 @@ class CheckpointConfig:
 
 @dataclass(slots=True, kw_only=True)
 class _Session:
-    """What holds from the first save to the next restore."""
+    """What stays the same from the first save to the next restore."""
 
     epoch: int
     plan: SharePlan | None = None
@@ -91,7 +91,7 @@ class Checkpointer:
         self.memory = Memory(config.memory_dir, self.catalog, self.ranks.rank, config.memory_budget_bytes)
         self.clock = SaveClock(config.interval, self.orders.num_failures, self.orders.uptime_s)
         self.preempted = False
-        self.committed_step: int | None = None  # the newest that this process has seen committed
+        self.committed_step: int | None = None  # the newest step that this process knows to be committed
         self.last_error: str | None = None  # why the newest save failed
         self.notice = PreemptionNotice() if config.watch_signals and not config.read_only else None
         self._told_to_go = LaggedVote(self.ranks)
@@ -111,20 +111,20 @@ class Checkpointer:
             self.progress.event("opened", **folders)
 
     def should_save(self, step: int) -> SaveReason | None:
-        """Ask once per step, on every rank: is a save due, and why. All ranks get the same answer."""
+        """Why a save is due now, or None. Call it once per step on every rank; all ranks get the same answer."""
         self.clock.step_done(time.monotonic())
         if self.notice is not None and self._told_to_go.ask(int(self.notice.given)):
             self.preempted = True
             return "preemption"
         if self._next_save is None:
             self._hold_memory()
-            self._uploads.warm_up()  # so that the process is there when the first save comes
+            self._uploads.warm_up()  # so that the process has started by the first save
             own = self.config.interval_steps or self.clock.interval_steps
             self._next_save = step + self.ranks.from_first(own) - 1
         return "interval" if step >= self._next_save else None
 
     def save(self, step: int, state: Mapping[str, Any], health: Health | None = None) -> None:
-        """Stage the state to host memory and return; a background process writes and proves it."""
+        """Copy the state to host memory and return; a background process writes and verifies it."""
         start = time.monotonic()
         self.wait_staged()
         session = self._session or self._open_session()
@@ -156,7 +156,7 @@ class Checkpointer:
         self._next_save = step + interval
 
     def _wait_for_storage(self) -> None:
-        """Said to the supervisor, which would take a long silence for a hang; a restart would wait again."""
+        """Wait, and report it: the supervisor would take a long silence for a hang, and a restart would wait again."""
         with self.progress.pause(STORAGE):
             self._uploads.wait_oldest_part()
 
@@ -176,12 +176,12 @@ class Checkpointer:
 
     @property
     def writing(self) -> bool:
-        """Whether a write goes on in the background."""
+        """Whether a write is in progress."""
         return self._uploads.busy
 
     @property
     def writer_fallback(self) -> str:
-        """Why a thread writes although a process was wanted; empty while all is well."""
+        """Why a thread writes although a process was configured; empty if a process writes."""
         return self._uploads.fallback
 
     def restore(self, state: dict[str, Any], up_to_step: int | None = None) -> Restored | None:
@@ -195,7 +195,7 @@ class Checkpointer:
             memory=self.memory,
             ranks=self.ranks,
             trusted=self.config.trusted,
-            use_memory=not self.config.read_only,  # a training may be at work there
+            use_memory=not self.config.read_only,  # a training run may be using it
             tell_broken=lambda step, why: self.progress.event("broken", step=step, why=why),
         )
         if self.config.peer_copies and not self.config.read_only and self.ranks.world_size > 1:
@@ -212,7 +212,7 @@ class Checkpointer:
         return restored
 
     def close(self, *, keep_memory: bool = False) -> None:
-        """Finish the writes and give memory back; after a preemption or a failed save it stays for the next process."""
+        """Finish the writes and free the memory, which is kept after a preemption or a failed save."""
         self.wait_written()
         if self._peers is not None:
             self._peers.wait()
@@ -229,14 +229,14 @@ class Checkpointer:
         _LIVING.discard(self)
 
     def abandon(self) -> None:
-        """Let go without a word to other ranks, who may be gone: staged states stay, the writer finishes by itself."""
+        """Release it without communication, since other ranks may be gone. Staged states stay; the writer finishes."""
         self._uploads.abandon()
         self.memory.release()
         if self.notice is not None:
             self.notice.close()
 
     def _open_session(self) -> _Session:
-        """Before the first save: own the folder, and settle what a restore left behind."""
+        """Before the first save: become the owner of the folder, and set aside what the restore rejected."""
         if self.config.read_only:
             raise BadConfigError("this checkpointer is read_only; make one without it to save")
         self._hold_memory()
@@ -310,7 +310,7 @@ class Checkpointer:
         self._uploads.add(WriteJob(order=order, plan=self._session.plan, memory=memory), slot)
 
     def _note_written(self, written: Written) -> None:
-        """From the writer's answers; on rank 0 they speak for all ranks."""
+        """Handle an answer of the writer; on rank 0 it is about all ranks."""
         self.last_error = written.error
         if written.error is None and self.ranks.rank == 0:
             self.committed_step = written.step
@@ -329,14 +329,14 @@ _LIVING: weakref.WeakSet[Checkpointer] = weakref.WeakSet()
 
 
 def abandon_checkpointers() -> None:
-    """Let go of every checkpointer of this process, before its training begins again."""
+    """Release every checkpointer of this process, before its training starts again."""
     for one in list(_LIVING):
         one.abandon()
         _LIVING.discard(one)
 
 
 class _StagingThread(TorchThread):
-    """The copy to host memory; what it raises is raised again where it is waited for."""
+    """Copies to host memory; an error is raised again in the thread that waits for it."""
 
     def __init__(self, work: Any) -> None:
         super().__init__("prism-stage", lambda: None)

@@ -44,7 +44,7 @@ def main() -> None:
 
 
 def run_in_children(order: dict[str, Any], backend: str) -> dict[str, Any]:
-    """One child per device of this host; the host is as good as its worst."""
+    """One child per device of this host; the slowest device counts."""
     deadline = time.monotonic() + order["timeout_s"] + 1.0
     children = [_fork_child(order, backend, device) for device in range(order.get("devices", 1))]
     answers = [_read_answer(pid, reader, deadline) for pid, reader in children]
@@ -61,7 +61,7 @@ def _fork_child(order: dict[str, Any], backend: str, device: int) -> tuple[int, 
         os.close(reader)
         try:
             answer = run_test(order, backend, device)
-        except Exception as error:  # the outermost loop of the child: whatever it is, the test failed
+        except Exception as error:  # the outermost loop of the child: any error means that the test failed
             text = " ".join(str(error).split())[:200]
             answer = {"ok": False, "error": f"device {device}: {type(error).__name__}: {text}"}
         os.write(writer, json.dumps(answer).encode())

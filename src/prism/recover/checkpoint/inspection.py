@@ -1,4 +1,4 @@
-"""What the tensors of a state look like: NaN, infinity, and values that grew beyond reason."""
+"""Finds NaN, infinity and implausibly large values in the tensors of a state."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def find_not_finite(tensors: Mapping[str, torch.Tensor]) -> frozenset[str]:
 
 
 def find_largest(tensors: Iterable[tuple[str, torch.Tensor]]) -> dict[str, float]:
-    """The largest absolute value of every floating tensor; NaN or infinity where there is one."""
+    """The largest absolute value of every floating-point tensor; NaN or infinity if it contains one."""
     largest = {}
     for name, tensor in tensors:
         plain = _as_real(tensor)
@@ -46,7 +46,7 @@ def judge_tensors(
     tolerated: frozenset[str] = frozenset(),
     config: InspectionConfig | None = None,
 ) -> Health:
-    """Add to what the trainer told what its tensors show; `tolerated` were not finite when training began."""
+    """Add to the trainer's report what its tensors show; those `tolerated` were not finite when training began."""
     factor = (config or InspectionConfig()).outlier_factor
     bad = [name for name, value in largest.items() if not math.isfinite(value) and name not in tolerated]
     grown = [
@@ -82,7 +82,7 @@ def _is_finite(tensor: torch.Tensor) -> bool:
 
 
 def _as_real(tensor: torch.Tensor) -> torch.Tensor | None:
-    """The tensor as plain floating numbers; None where there is nothing to look at."""
+    """The tensor as real floating-point numbers; None if it has none."""
     if tensor.numel() == 0 or not (tensor.is_floating_point() or tensor.is_complex()):
         return None
     if tensor.is_complex():

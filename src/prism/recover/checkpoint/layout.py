@@ -1,4 +1,4 @@
-"""Where the parts of a state dict lie in one run of bytes, and how they get there."""
+"""The layout of a state dict in one contiguous buffer, and the copies in and out of it."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _ALIGN_BYTES = 512
 
 @dataclass(frozen=True, slots=True)
 class TensorPlace:
-    """Where one tensor's local part lies."""
+    """The place of one tensor's local part."""
 
     dtype: torch.dtype
     shape: tuple[int, ...]
@@ -40,7 +40,7 @@ class TensorPlace:
 
 @dataclass(frozen=True, slots=True)
 class ValuePlace:
-    """Where the bytes of a value that is not a tensor lie."""
+    """The place of a value that is not a tensor."""
 
     offset: int
     num_bytes: int
@@ -55,14 +55,14 @@ class Layout:
     num_bytes: int
 
     def to_document(self) -> dict[str, Any]:
-        """As JSON holds it."""
+        """The layout as a JSON document."""
         tensors = {n: [str(p.dtype).removeprefix("torch."), list(p.shape), p.offset] for n, p in self.tensors.items()}
         values = {name: [place.offset, place.num_bytes] for name, place in self.values.items()}
         return {"tensors": tensors, "values": values, "num_bytes": self.num_bytes}
 
     @classmethod
     def from_document(cls, document: Mapping[str, Any]) -> Layout:
-        """The opposite; raises ValueError on places that lie outside the bytes or on a type that torch has not."""
+        """Read it back; raises ValueError for a place outside the buffer or an unknown type."""
         num_bytes = int(document["num_bytes"])
         tensors = {str(name): _parse_place(parts, num_bytes) for name, parts in document["tensors"].items()}
         values = {str(name): ValuePlace(int(at), int(size)) for name, (at, size) in document["values"].items()}
@@ -84,17 +84,17 @@ def _parse_place(parts: Any, num_bytes: int) -> TensorPlace:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Staging:
-    """A copy that is about to happen: what goes where. Taken on the training thread, so that values are settled."""
+    """A planned copy: what goes where. Made on the training thread, so values that are not tensors are final."""
 
     sources: dict[str, torch.Tensor]
     values: dict[str, bytes]
     layout: Layout
-    sharding: dict[str, Any] = field(repr=False)  # by name, what else the plan of a save depends on
-    ready: torch.cuda.Event | None = None  # the work that the copy must come after
+    sharding: dict[str, Any] = field(repr=False)  # by name; a change needs a new plan of the save
+    ready: torch.cuda.Event | None = None  # the copy must wait for it
 
 
 class ValueCache:
-    """Values that are not tensors, as bytes; most do not change from save to save."""
+    """Caches the bytes of values that are not tensors; most do not change from save to save."""
 
     def __init__(self, trusted: tuple[type, ...] = ()) -> None:
         self._trusted = trusted
@@ -111,15 +111,15 @@ class ValueCache:
 
 
 def _same(one: Any, other: Any) -> bool:
-    """Whether two values are certainly equal; True equals 1 in Python, so the texts must agree too."""
+    """Whether two values are certainly equal. True equals 1 in Python, so their texts must be equal too."""
     try:
         return bool(one == other) and repr(one) == repr(other)
-    except (RuntimeError, ValueError, TypeError):  # arrays, for one, do not compare to one answer
+    except (RuntimeError, ValueError, TypeError):  # arrays, for example, do not compare to a single bool
         return False
 
 
 def plan_staging(state: Mapping[str, Any], dump: Callable[[str, Any], bytes] = dump_value) -> Staging:
-    """Lay the local parts of a state dict out in one run of bytes."""
+    """Plan the layout of a state dict's local parts in one buffer."""
     flat, paths = flatten_state_dict(dict(state))
     sources: dict[str, torch.Tensor] = {}
     values: dict[str, bytes] = {}

@@ -1,4 +1,4 @@
-"""Loader workers that outlive the warning before a machine is taken away.
+"""Makes data loader workers ignore the warning signal before a preemption.
 
 Schedulers send SIGTERM to every process of a job. A worker that obeys takes the next batch with it, and the trainer
 fails before it can save. Here workers leave these signals to the trainer, and end when the trainer itself ends them.
@@ -23,7 +23,7 @@ def shield_workers() -> None:
 
 
 def run_shielded(*args: Any, **kwargs: Any) -> Any:
-    """torch's loop of a loader worker, deaf to warnings; also found by name in workers that are spawned."""
+    """torch's loop of a loader worker without the warning signals; found by name in spawned workers."""
     trainer = os.getppid()
     signal.pthread_sigmask(signal.SIG_BLOCK, _WARNINGS)
     threading.Thread(target=_obey_trainer, args=(trainer,), name="prism-signals", daemon=True).start()
@@ -31,7 +31,7 @@ def run_shielded(*args: Any, **kwargs: Any) -> Any:
 
 
 def _obey_trainer(trainer: int) -> None:
-    """End when the trainer says so: multiprocessing ends stuck workers with SIGTERM."""
+    """End only for the trainer: multiprocessing ends stuck workers with SIGTERM."""
     while True:
         found = signal.sigwaitinfo(_WARNINGS)
         if found.si_signo == signal.SIGTERM and found.si_pid in (trainer, os.getpid()):

@@ -1,4 +1,4 @@
-"""Which state to start from: the newest good one, in memory if it is still there, proven wherever it is.
+"""Finds and loads the newest good state: from memory if it is still there, otherwise from storage.
 
 A restore changes and removes nothing, on storage or in memory: a script that only evaluates may call it.
 """
@@ -47,7 +47,7 @@ class Restore:
     trusted: tuple[type, ...] = ()
     use_memory: bool = True
     tell_broken: Callable[[int, str], None] = field(default=lambda step, why: None)
-    broken: list[Entry] = field(default_factory=list)  # found damaged; whoever writes next sets them aside
+    broken: list[Entry] = field(default_factory=list)  # found damaged; the next save sets them aside
 
     def newest(self, state: dict[str, Any], up_to_step: int | None) -> Restored | None:
         """Load the newest good state at or before a step. Every rank calls this."""
@@ -93,12 +93,12 @@ class Restore:
         }
         gathered = self.ranks.gather((own, committed))
         if storage_is_empty and any(flag for _, flag in gathered):
-            # Checkpoints were committed and are gone: somebody wants to start afresh.
+            # Committed checkpoints were deleted, so a fresh start is wanted.
             return set()
         return set.intersection(*(steps for steps, _ in gathered))
 
     def _load_memory(self, key: tuple[int, int], state: dict[str, Any]) -> bool:
-        """Whether every rank could prove and load its slot; a program that changed since falls back to storage."""
+        """Whether every rank verified and loaded its slot. If the program has changed, storage is used instead."""
         found = self.memory.whole(self.ranks.world_size).get(key)
         sound = found is not None and _prove_slot(*found)
         if not all(self.ranks.gather(sound)):
@@ -128,7 +128,7 @@ class Restore:
 
     def _load_storage(self, entry: Entry, state: dict[str, Any]) -> None:
         reader = SafeReader(entry.path, frozenset(file.name for file in entry.manifest.files))
-        metadata = reader.read_metadata()  # here, where its refusal is not wrapped
+        metadata = reader.read_metadata()  # here, because torch would wrap its error
         self._report_without_place(metadata.state_dict_metadata, state)
         try:
             with warnings.catch_warnings():
@@ -162,7 +162,7 @@ def _is_healthy(header: SlotHeader, proof: Any) -> bool:
 
 
 def _prove_slot(slot: Slot, header: SlotHeader) -> bool:
-    """Whether the staged bytes are those that the writer saw; without a proof the tensors are looked at here."""
+    """Whether the staged bytes are those that the writer checked; without its checksums, check the tensors here."""
     try:
         memory = slot.map_bytes()
         if len(memory) < header.layout.num_bytes:

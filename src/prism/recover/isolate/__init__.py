@@ -1,4 +1,4 @@
-"""Which host is bad: tests in pairs and groups, repeated where it pays, until every host is trusted or condemned."""
+"""Finds bad hosts: tests in pairs and groups, repeated until every host is trusted or condemned."""
 
 from prism.recover.isolate.report import BadLink, IsolationReport
 from prism.recover.isolate.search import Search, SearchConfig

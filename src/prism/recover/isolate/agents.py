@@ -1,4 +1,4 @@
-"""Probes on real hosts: started through ssh, srun, a network namespace or plainly, ordered round by round."""
+"""Runs probes on hosts, started through ssh, srun, in a network namespace or directly, and gives them orders."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class ProbeConfig:
     backend: Backend = "socket"
     num_bytes: int = 8 << 20  # per member
     timeout_s: float = 30.0  # of one test
-    start_s: float = 60.0  # for a probe to say that it is ready
+    start_s: float = 60.0  # until a probe must be ready
     python: str = sys.executable
     addresses: Mapping[str, str] = field(default_factory=dict)  # where a host is reached; else by its name
     grader: Grader = field(default_factory=Grader)
@@ -83,12 +83,12 @@ class Agent:
             self._write(program)
 
     def wait_ready(self, deadline: float) -> None:
-        """Wait for the probe to say its port."""
+        """Wait until the probe reports its port."""
         answer = self._next(deadline) or {}
         if "error" in answer:
             self.trouble = str(answer["error"])
         elif not answer.get("ready") and self._process is not None:
-            self._listener.join(_LAST_WORDS_S)  # what ssh or the shell said says why
+            self._listener.join(_LAST_WORDS_S)  # the output of ssh or the shell is the reason
             said = " ".join(" ".join(self._complaints).split())[-_SHOWN_CHARACTERS:]
             self.trouble = f"{self.trouble}: {said}" if said else self.trouble
         if answer.get("ready"):
@@ -110,7 +110,7 @@ class Agent:
             return
 
     def answer(self, number: int, deadline: float) -> dict[str, Any]:
-        """The answer to an order; answers to orders that were given up are passed over."""
+        """The answer to an order; late answers to earlier orders are ignored."""
         while (found := self._next(deadline)) is not None:
             if found.get("id") == number:
                 return found
@@ -147,12 +147,12 @@ class Agent:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Measured:
-    """What tests showed, one entry each; the slowest member counts."""
+    """The measurements, one entry per test, of its slowest member."""
 
     alive: NDArray[np.bool_]
     bandwidth: NDArray[np.float64]
     latency_s: NDArray[np.float64]  # of one hop
-    busy: NDArray[np.bool_]  # a member was at other work
+    busy: NDArray[np.bool_]  # a member's processor was busy with other work
     # What it may have reached without other work on its hosts; endless where nobody knows how much that took.
     most_bandwidth: NDArray[np.float64]
 
@@ -166,7 +166,7 @@ class Agents:
         self._agents = [Agent(host, [*prefix(host), *command], program) for host in hosts]
         self._number = 0
         self.errors: dict[str, str] = {}
-        self.busy: Counter[str] = Counter()  # tests in which a host was at other work
+        self.busy: Counter[str] = Counter()  # number of tests in which a host was busy with other work
         deadline = time.monotonic() + config.start_s
         for agent in self._agents:
             agent.wait_ready(deadline)

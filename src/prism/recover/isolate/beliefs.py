@@ -18,11 +18,11 @@ _SWEEPS = 12
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FailureModel:
-    """What is believed before the first test."""
+    """Probabilities before the first test."""
 
     prior_bad: float = 0.01
-    priors: tuple[float, ...] = ()  # of each host, where something is known of it
-    fail_rate: float = 0.3  # of a bad host, per test: what an intermittent fault must at least show
+    priors: tuple[float, ...] = ()  # per host, if its risk is known
+    fail_rate: float = 0.3  # of a bad host, per test; the least that an intermittent fault must show
     flake_rate: float = 0.001  # of good hosts, and of links
 
 

@@ -1,4 +1,4 @@
-"""Testing real hosts: the search on one side, probes on the other."""
+"""Tests real hosts: combines a search with probes."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from prism.recover.isolate.report import BadLink, IsolationReport
 from prism.recover.isolate.search import Round, Search, SearchConfig
 from prism.recover.risks import Risks
 
-MIN_HOSTS = 3  # below this no control is left to compare with
+MIN_HOSTS = 3  # with fewer there is no control to compare with
 
 
 def start_search(num_hosts: int, config: SearchConfig | None = None, seed: int = 0) -> Search | PairSearch:
@@ -25,7 +25,7 @@ def start_search(num_hosts: int, config: SearchConfig | None = None, seed: int =
 
 
 def with_risks(config: SearchConfig, hosts: Sequence[str], risks: Risks) -> SearchConfig:
-    """The same search, with what is known of the hosts: one that fails ten times as often is ten times as suspect."""
+    """The same search with known risks: a host that fails ten times as often is ten times as likely to be bad."""
     rates = np.array([risks.of(host) for host in hosts])
     if not risks.per_day or rates.sum() <= 0:
         return config
@@ -55,7 +55,7 @@ def examine_with(
     on_round: Callable[[int, Round], None] | None = None,
     on_proof: Callable[[str], None] = lambda text: None,
 ) -> IsolationReport:
-    """Search with probes that are there already."""
+    """Search with probes that are already running."""
     state = start_search(len(hosts), search)
     connected = False
     while (tests := state.next_round()) is not None:
@@ -81,7 +81,7 @@ def examine_with(
 
 
 def _check_names(agents: Agents, hosts: Sequence[str]) -> None:
-    """Refuse names that mean nothing on the hosts themselves, such as aliases of ssh: that is no fault of a host."""
+    """Refuse names that the hosts cannot resolve, such as aliases of ssh: this is not a fault of a host."""
     if all("gaierror" in agents.errors.get(host, "") for host in hosts):
         raise BadConfigError(
             f"the hosts do not know each other by these names ({agents.errors[hosts[0]]} on {hosts[0]}); give names or "
@@ -96,7 +96,7 @@ def try_slow_ones(
     agents: Agents,
     on_proof: Callable[[str], None],
 ) -> IsolationReport:
-    """Keep an accusation of slowness only where repeated comparisons with a control prove it."""
+    """Call a host slow only if repeated comparisons with a control prove it."""
     number = {host: place for place, host in enumerate(hosts)}
     accused = [h for h in (*report.condemned, *report.suspected) if state.only_slow((number[h],))]
     links = [b for b in report.bad_links if state.only_slow(tuple(sorted((number[b.first], number[b.second]))))]

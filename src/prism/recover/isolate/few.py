@@ -1,4 +1,4 @@
-"""The search among few hosts: every pair is tried again and again, and every simple explanation is weighed.
+"""The search among few hosts: every pair is tested repeatedly, and every simple explanation gets a probability.
 
 Among hundreds of hosts a suspect always finds a witness it has not met. Among five it soon has met them all, and only
 the whole pattern of passes and failures tells a host that fails at times from a link, so here the chance of that
@@ -47,9 +47,9 @@ class PairSearch:
         self.num_rounds = 0
 
     def next_round(self) -> Round | None:
-        """Tests that can run side by side, or None when all is decided or cannot be."""
+        """Tests that can run in parallel, or None if every host is decided or cannot be."""
         turns = len(self._schedule)
-        # As many tests per host as the search of a large fleet gives, so that a fault that comes and goes shows.
+        # As many tests per host as in the search of a large fleet, so that an intermittent fault is seen.
         least = -(-(2 + self.config.group_rounds) * turns // (self.num_hosts - 1))
         hopeless = self.num_hosts == 2 and self.num_rounds >= min(least, 4)
         decided = self.num_rounds >= max(least, turns) and not self._open()
@@ -60,7 +60,7 @@ class PairSearch:
         return max(self._schedule, key=self._worth)
 
     def _riskiest_first(self, schedule: list[Round]) -> list[Round]:
-        """The likeliest culprit meets the hosts that are likeliest sound first."""
+        """The most likely culprit is tested first with the hosts that are most likely good."""
         priors = self.config.model.priors
         if not priors:
             return schedule
@@ -72,7 +72,7 @@ class PairSearch:
         return sorted(schedule, key=partner_prior)
 
     def _worth(self, tests: Round) -> float:
-        """How much a round tells of what is open: tests that touch it, the rarer so far the better."""
+        """How informative a round is: it tests undecided parts, preferably those that were tested least."""
         done = self._passed + self._failed
         open_ones = self._open()
         pairs = [(min(pair), max(pair)) for pair in tests.tolist()]
@@ -84,14 +84,14 @@ class PairSearch:
         self.num_tests += len(tests)
         for (first, second), outcome in zip(tests.tolist(), outcomes.tolist(), strict=True):
             pair = (min(first, second), max(first, second))
-            # Before there are peers to compare with, a pass says nothing of slowness.
+            # Without peers to compare with, a pass does not show that a host is not slow.
             self._passed[pair] += outcome == PASSED and self.num_tests > MIN_PEERS
             self._failed[pair] += outcome != PASSED
             self._slow[pair] += outcome == SLOW
         self.beliefs = self._weigh()
 
     def report(self, names: Sequence[str]) -> IsolationReport:
-        """Where every host stands, and what else to test where that is not clear."""
+        """The result for every host, and what else to test if it is not clear."""
         bad = [part for part, belief in self.beliefs.items() if belief >= _SURE]
         condemned = [part[0] for part in bad if len(part) == 1]
         open_ones = self._open()
@@ -111,7 +111,7 @@ class PairSearch:
         )
 
     def only_slow(self, part: Part) -> bool:
-        """Whether nothing but slowness speaks against a host or a link."""
+        """Whether slowness is the only evidence against a host or a link."""
         if len(part) == 1:
             return self._of(self._failed, part[0]) == self._of(self._slow, part[0])
         return bool(self._failed[part] == self._slow[part])
@@ -126,7 +126,7 @@ class PairSearch:
         return dict(zip(self._parts, beliefs.tolist(), strict=True))
 
     def _open(self) -> list[Part]:
-        """Parts of which neither good nor bad is sure, the likeliest first."""
+        """Parts that are neither certainly good nor certainly bad, the most suspect first."""
         if not self._failed.any():
             return []
         limit = 1.0 if self.num_hosts == 2 else _SURE
@@ -153,7 +153,7 @@ class Explanations:
 
 @lru_cache(maxsize=FEW_HOSTS)
 def list_explanations(parts: tuple[Part, ...], flake_rate: float) -> Explanations:
-    """What can be behind the outcomes, and how likely each makes every pair pass; two links at once is too rare."""
+    """The possible explanations, and how likely each pair passes under them. Two bad links at once are too rare."""
     links = [part for part in parts if len(part) == 2]
     touches = np.array([[float(set(part) <= set(link)) for link in links] for part in parts])
     members, priors, rows = [], [], []

@@ -1,4 +1,4 @@
-"""From what a test measured to what it means: passed, failed, or slow against its peers."""
+"""Grades a test from its measurements: passed, failed, or slow compared with its peers."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 PASSED, FAILED, SLOW = 0, 1, 2
-FEW_HOSTS = 8  # one bad host is in so many of the tests that only the best tests show what is usual
+FEW_HOSTS = 8  # with so few, a bad host is in many tests, so only the best tests show the usual speed
 MIN_PEERS = 3
 _MEMORY = 4_096
 
@@ -17,8 +17,8 @@ _MEMORY = 4_096
 class Grader:
     """Compares each test with all like tests so far; nothing is slow before there are three to compare with."""
 
-    slow_ratio: float = 0.75  # of what peers reach
-    late_ratio: float = 5.0  # times what peers take
+    slow_ratio: float = 0.75  # share of the peers' speed below which a test is slow
+    late_ratio: float = 5.0  # multiple of the peers' latency above which a test is slow
     _bandwidths: NDArray[np.float64] = field(default_factory=lambda: np.zeros(0))
     _latencies: NDArray[np.float64] = field(default_factory=lambda: np.zeros(0))
 
@@ -43,5 +43,5 @@ class Grader:
 
 
 def _best_share(num_hosts: int) -> float:
-    """Which share of the tests, the best ones, shows what is usual."""
+    """The share of the tests, the best ones, from which the usual speed is taken."""
     return 0.1 if num_hosts <= FEW_HOSTS else 0.5

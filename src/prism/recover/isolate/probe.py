@@ -20,7 +20,7 @@ from typing import Any
 
 _PINGS = 20
 _SPIN_S = 0.02
-_FREE_CPU = 0.85  # of a core, and of the time of a test: below it the host is at other work, and its speed says nothing
+_FREE_CPU = 0.85  # of a core, and of the time of a test: below it the host is busy and its speed is not judged
 _ERROR_COUNTERS = ("symbol_error", "link_downed", "port_rcv_errors", "link_error_recovery", "rx_errors", "tx_errors")
 _GPU_COUNTERS = {
     "ecc_uncorrected": "ecc.errors.uncorrected.volatile.total",
@@ -44,7 +44,7 @@ def main() -> None:
 
 
 def run_test(order: dict[str, Any], listener: socket.socket) -> dict[str, Any]:
-    """One all-gather; what was measured, or what went wrong."""
+    """One all-gather; returns the measurements or the error."""
     deadline = time.monotonic() + order["timeout_s"]
     try:
         after, before = _join_ring(order, listener, deadline)
@@ -58,7 +58,7 @@ def run_test(order: dict[str, Any], listener: socket.socket) -> dict[str, Any]:
         busy = min(spins)[0] < _FREE_CPU or queued > 1.0 - _FREE_CPU
         answer = {"ok": True, "latency_s": latency_s, "busy": busy, **gathered}
         if any(share + waited < _FREE_CPU for share, waited in spins):
-            # It was throttled, or its core was lent to others by the machine below: nobody knows how long it waited.
+            # The thread was throttled, by a cgroup or the hypervisor: how long it waited is unknown.
             del answer["queued_s"]
         return answer
     except (OSError, ValueError) as error:
@@ -77,7 +77,7 @@ def _join_ring(order: dict[str, Any], listener: socket.socket, deadline: float) 
         before.settimeout(max(0.1, deadline - time.monotonic()))
         if int.from_bytes(_receive(before, 8), "big") == number:
             break
-        before.close()  # left over from a test that was given up
+        before.close()  # from an earlier test that was cancelled
     after.settimeout(max(0.1, deadline - time.monotonic()))
     return after, before
 
@@ -134,9 +134,9 @@ def _send(connection: socket.socket, block: bytes, waits: list[float]) -> None:
     try:
         connection.sendall(block)
     except OSError:
-        return  # the other end notices that bytes are missing, and says so
+        return  # the other end reports that bytes are missing
     finally:
-        waits.append(read_queue_wait_s())  # all of it is of this test: the thread lives no longer
+        waits.append(read_queue_wait_s())  # the thread exists only for this test, so all of it counts
 
 
 def _receive(connection: socket.socket, size: int) -> bytes:

@@ -1,4 +1,4 @@
-"""Proof of slowness: a suspect is timed beside a control until chance is ruled out, or the suspicion is.
+"""Proof of slowness: a suspect is timed next to a control until it is proven slow, or proven not to be.
 
 Speeds measured once, on machines that do other things as well, differ by chance; the search only finds whom to try.
 Both tests of a comparison run at the same moment where there are four hosts for it, so that what slows the fleet as a
@@ -25,29 +25,29 @@ from prism.recover.isolate.agents import Measured
 
 Measure = Callable[[list[list[int]]], Measured]
 Answer = Literal["slow", "not slow", "not clear"]
-_BY_CHANCE = 0.5  # of comparisons that a healthy host loses, at most
+_BY_CHANCE = 0.5  # the largest share of comparisons that a healthy host loses
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProofConfig:
-    """When a comparison is lost, and how sure to be."""
+    """When a comparison is lost, and the error rates of the test."""
 
     slow_ratio: float = 0.75
     late_ratio: float = 5.0
-    error: float = 1e-5  # chance that a healthy host is called slow, over all that are tried in one search
-    missed: float = 0.01  # chance that a slow host is not
-    lost_by_slow: float = 0.9  # of comparisons, by a host worth accusing
+    error: float = 1e-5  # probability that a healthy host is called slow, over all hosts of one search
+    missed: float = 0.01  # probability that a slow host is not called slow
+    lost_by_slow: float = 0.9  # share of comparisons that a slow host loses
     most: int = 80  # comparisons
-    most_unclear: int = 12  # in which a host failed, or was at other work that may explain what was measured
+    most_unclear: int = 12  # comparisons in which a host failed, or was busy enough to explain the result
 
     def accuse_at(self, num_tried: int) -> float:
-        """The evidence that is enough when so many hosts are tried."""
+        """The evidence that suffices if so many hosts are tested."""
         return math.log(max(1, num_tried) / self.error)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Proof:
-    """What the comparisons showed."""
+    """The result of the comparisons."""
 
     answer: Answer
     behind: int
@@ -60,7 +60,7 @@ class Proof:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Trial:
-    """Who is tried, beside whom, and how many are tried in all."""
+    """Which part is tested, against which controls, and how many parts are tested in all."""
 
     part: tuple[int, ...]  # a host, or the two of a link
     others: tuple[int, ...]
@@ -78,7 +78,7 @@ def prove_slow(trial: Trial, measure: Measure, config: ProofConfig, random: np.r
         found = measure_both(*_draw(trial.part, trial.others, random), measure, random)
         behind, ahead = _is_behind(found, config), _is_behind(_swap(found), config)
         if not found.alive.all() or (found.busy.any() and behind == ahead):
-            unclear += 1  # a failure is not slowness, the search weighs those; and a host at other work is not slow
+            unclear += 1  # a failure is not slowness: the search judges those; and a busy host is not slow
             continue
         lost.append(behind and not ahead)
         ratios.append(float(found.bandwidth[0] / found.bandwidth[1]))
@@ -89,7 +89,7 @@ def prove_slow(trial: Trial, measure: Measure, config: ProofConfig, random: np.r
 
 
 def measure_both(test: list[int], control: list[int], measure: Measure, random: np.random.Generator) -> Measured:
-    """At the same moment where no host is in both, else one after the other: the first has no advantage."""
+    """Both tests at the same moment if they share no host, else one after the other in random order."""
     if not set(test) & set(control):
         return measure([test, control])
     if random.random() < 0.5:

@@ -1,4 +1,4 @@
-"""What a search for bad hosts found."""
+"""The result of a search for bad hosts."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BadLink:
-    """Two good hosts that fail or crawl only with each other."""
+    """Two good hosts that fail or are slow only with each other."""
 
     first: str
     second: str
@@ -22,12 +22,12 @@ class IsolationReport:
     trusted: tuple[str, ...]
     suspected: tuple[str, ...]
     condemned: tuple[str, ...]
-    slow: tuple[str, ...]  # those of the condemned that answer, but below their peers
+    slow: tuple[str, ...]  # those of the condemned that work, but slower than their peers
     bad_links: tuple[BadLink, ...]
     num_tests: int
     num_rounds: int
     evidence: Mapping[str, str] = field(default_factory=dict)  # per host, what was measured
-    advice: str = ""  # what else to test where it is not clear
+    advice: str = ""  # what else to test if the result is not clear
 
     def to_json(self) -> dict[str, Any]:
         """The document that `prism isolate --json` prints."""
