@@ -1,1 +1,1 @@
-"""Rehearsals of failure with real processes: each does harm, waits with folded hands, and checks the end."""
+"""Drills with real processes: each injects a fault, waits, and checks how the run ends."""

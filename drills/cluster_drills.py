@@ -48,7 +48,7 @@ DRILLS: dict[str, Callable[[Script], Outcome]] = {
     "full-disk": process_drills.fill_disk,
     **{name: DRILLS_HERE[name] for name in (*default_drills.DRILLS, *judgement_drills.DRILLS)},
 }
-# The nodes of this Slurm share one network, so that no cable can be cut or slowed; a lost node is drilled instead.
+# The nodes of this Slurm share one network, so no cable can be cut or slowed; instead a node is lost.
 NEED_CABLES = {"cut-network", "slow-link", "healthy-hosts", "slow-host"}
 
 
@@ -71,7 +71,7 @@ class HostsStage(Stage):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cluster:
-    """Where drills run, and what only some of them need."""
+    """The hosts on which drills run."""
 
     place: Place
     stages: Callable[..., Stage]
@@ -82,7 +82,7 @@ class Cluster:
 
 @contextmanager
 def ssh_cluster(folder: Path) -> Iterator[Cluster]:
-    """Hosts with an sshd each."""
+    """Hosts that each run an sshd."""
     with _shared_mount(folder), SshHosts(folder, _HOSTS + _SPARES) as hosts:
         launch = {"ssh": list(hosts.settings.ssh), "addresses": dict(hosts.spaces.addresses)}
         shared = {"hosts": {"hosts": list(hosts.spaces.hosts), "num_hosts": _HOSTS}, "launch": launch}
@@ -112,7 +112,7 @@ def slurm_cluster(folder: Path) -> Iterator[Cluster]:
 
 @contextmanager
 def _shared_mount(folder: Path) -> Iterator[None]:
-    """What is mounted below a folder later is seen on hosts, too: a namespace has mounts of its own."""
+    """Make later mounts below a folder visible in the hosts' mount namespaces."""
     for words in (["--bind", str(folder), str(folder)], ["--make-shared", str(folder)]):
         subprocess.run(["mount", *words], check=True)
     try:
@@ -125,7 +125,7 @@ CLUSTERS = {"ssh": (why_no_ssh_hosts, ssh_cluster), "slurm": (why_no_slurm, slur
 
 
 def isolate_over_ssh(cluster: Cluster, slow: str = "") -> Outcome:
-    """`prism isolate` through real sshds: nobody is accused, or the host alone whose cable carries a tenth."""
+    """`prism isolate` through real sshds: it names no host, or only the one whose link has a tenth of the speed."""
     assert cluster.net is not None
     for host in cluster.net.hosts if slow else ():
         cluster.net.slow(host, 8_000 if host == slow else 80_000)
@@ -135,7 +135,7 @@ def isolate_over_ssh(cluster: Cluster, slow: str = "") -> Outcome:
 
 
 def choose(name: str, cluster: Cluster) -> Callable[[Script], Outcome]:
-    """A drill as this cluster runs it."""
+    """A drill in the form for this cluster."""
     match name:
         case "bad-node":
             return partial(network_drills.bad_node, victim=cluster.victim)
@@ -152,7 +152,7 @@ def choose(name: str, cluster: Cluster) -> Callable[[Script], Outcome]:
 
 
 def list_drills(launcher: str) -> list[str]:
-    """Those that apply to a kind of cluster; cables that were cut stay so, hence each of those has a cluster."""
+    """The drills for a kind of cluster; each drill that cuts a cable gets a new cluster."""
     own = ["lose-node"] if launcher == "slurm" else sorted(NEED_CABLES)
     return [*(name for name in DRILLS if name not in NEED_CABLES), "bad-node", *own]
 
@@ -180,7 +180,7 @@ def main() -> int:
 
 
 def run_on(open_cluster: Callable[[Path], AbstractContextManager[Cluster]], names: list[str]) -> int:
-    """Run drills on one cluster; how many failed."""
+    """Run drills on one cluster; returns how many failed."""
     failed = 0
     with tempfile.TemporaryDirectory(prefix="prism-drills-") as name, ExitStack() as stack:
         if names != ["lose-node"]:  # which has a cluster of its own

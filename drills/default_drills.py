@@ -42,7 +42,7 @@ _UNDER_WAY = {"hf_trainer.py": "'loss'", "lightning_fit.py": "Modules in train m
 
 
 def kill_unchanged(folder: Path, script: str, launcher: tuple[str, ...], options: tuple[str, ...] = ()) -> Outcome:
-    """kill -9 of a training script that knows nothing of Prism; it is started again and ends as done, exit 0."""
+    """kill -9 of a training script without Prism in it: it is restarted and ends as done, exit code 0."""
     stage = PlainStage(
         folder=folder,
         command=(*launcher, str(TRAINERS / script), str(folder / "out"), "40"),
@@ -124,7 +124,7 @@ def terminate_torchrun(folder: Path) -> Outcome:
         last = max(r["step"] for r in stage.reports(1) if r["kind"] == "step")
         restored = next(r["step"] for r in stage.reports(2) if r["kind"] == "restored")
         require(restored == last, f"no step to be lost: {last} reached, {restored} restored")
-        return outcome_of(stage, "terminate-torchrun", note=f"told to go at step {last}")
+        return outcome_of(stage, "terminate-torchrun", note=f"asked to end at step {last}")
     finally:
         stage.close()
 
@@ -147,7 +147,7 @@ for step in range(1, 100000):
 
 
 def fill_run_folder(folder: Path) -> Outcome:
-    """A run folder that its own log fills: neither job nor supervisor dies of it, and a kill is mended later."""
+    """A run folder that its own log fills: job and supervisor continue, and a later kill leads to a restart."""
     script = folder / "train.py"
     script.write_text(TALKING)
     stage = PlainStage(folder=folder, command=(sys.executable, str(script)))

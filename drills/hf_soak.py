@@ -1,4 +1,4 @@
-"""Random faults on an unchanged Hugging Face training, under Prism and beside it under torchrun's own restarts.
+"""Random faults on an unchanged Hugging Face training, under Prism, and for comparison under torchrun's restarts.
 
     python -m drills.hf_soak [--faults 200] [--chunk 10] [--seed 0] [--ranks 1] [--peer] [--ledger soak.jsonl]
 
@@ -48,20 +48,20 @@ class Training:
     ranks: int
 
     def command(self, *options: str) -> tuple[str, ...]:
-        """torchrun and the script; an output folder and the number of steps are to follow."""
+        """torchrun and the script, without their last arguments: an output folder and the number of steps."""
         return (*TORCHRUN, *options, "--nproc-per-node", str(self.ranks), _SCRIPT)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reference:
-    """A run that nothing is done to."""
+    """An undisturbed run."""
 
     weights: str
     wall_s: float
 
 
 def undisturbed(folder: Path, training: Training) -> Reference:
-    """The weights and the time of a run that nothing is done to, at the same pace."""
+    """The weights and the duration of an undisturbed run at the same speed."""
     command = training.command("--standalone")  # a free port, since other soaks may run beside this one
     started = time.time()
     done = subprocess.run(
@@ -118,7 +118,7 @@ def _watch_until(stage: PlainStage, tally: Tally, step: int) -> None:
 
 
 def _disturb(stage: PlainStage, tally: Tally, fault: Fault, steps: int) -> float:
-    """Do one fault, wait until the run is over it, and note by our own clock what it cost; seconds it was stopped."""
+    """Inject one fault, wait until the run has recovered, and note its cost; returns for how long it was stopped."""
     _watch_until(stage, tally, min(tally.reached + fault.ahead, steps - 2))
     attempt, hurt_s = stage.state().attempt, time.time()
     tally.faults += 1
@@ -147,7 +147,7 @@ def _stepped(stage: PlainStage, attempt: int) -> bool:
 
 
 def _unharmed(stage: PlainStage, fault: Fault, attempt: int, hurt_step: int) -> bool:
-    """Whether a loader was killed that had no batch left to bring in this epoch: training never misses it."""
+    """Whether the killed loader had no batch left in this epoch, so that training does not need it."""
     now = stage.state()
     if fault.name != "kill a loader" or now.attempt != attempt:
         return False
@@ -180,7 +180,7 @@ def soak_torchrun(folder: Path, seed: int, faults: list[Fault], training: Traini
 
 
 def soak(options: argparse.Namespace, ledger: Ledger, folder: Path) -> None:
-    """Make the runs that the ledger does not have."""
+    """Do the runs that the ledger does not contain."""
     training = Training(steps=options.chunk * STEPS_PER_FAULT + 20, ranks=options.ranks)
     programs = {"prism": soak_prism, **({"torchrun": soak_torchrun} if options.peer else {})}
     reference = None
@@ -201,7 +201,7 @@ def soak(options: argparse.Namespace, ledger: Ledger, folder: Path) -> None:
 
 
 def _keep(run: Path, ledger: Ledger, seed: int) -> None:
-    """Save the logs and the state of a run that went wrong; its checkpoints would be too much."""
+    """Keep the logs and the state of a failed run, without its checkpoints, which are large."""
     if ledger.path is not None:
         kept = ledger.path.with_name(f"{ledger.path.stem}-failed-{seed}")
         shutil.copytree(run, kept, ignore=shutil.ignore_patterns("checkpoints"), dirs_exist_ok=True)

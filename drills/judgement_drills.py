@@ -1,4 +1,4 @@
-"""Drills on what is concluded from a lost connection, from words in a log, from a loss and from host tests."""
+"""Drills of the supervisor's conclusions: from a lost connection, words in a log, a loss, and host tests."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def lose_connection(folder: Path) -> Outcome:
 
 
 def lose_connection_in_a_save(folder: Path) -> Outcome:
-    """A rank loses its connection while a save fails beside it: the report of that save is not why the rank ended."""
+    """A rank loses its connection while a save fails: the failed save is not taken for the cause."""
     stage = PlainStage(folder=folder, command=(sys.executable, str(TRAINERS / "reset_loop.py")))
     stage.start()
     try:
@@ -59,7 +59,7 @@ def lose_connection_in_a_save(folder: Path) -> Outcome:
 
 
 def read_odd_logs(folder: Path) -> Outcome:
-    """A Hugging Face script that prints sentences with the word step in them: it runs to its end undisturbed."""
+    """A Hugging Face script that prints sentences with the word step: it is not disturbed."""
     stage = PlainStage(
         folder=folder,
         command=(sys.executable, str(TRAINERS / "hf_trainer.py"), str(folder / "out"), "20"),
@@ -96,7 +96,7 @@ def read_second_log(folder: Path) -> Outcome:
 
 
 def shift_loss(folder: Path) -> Outcome:
-    """A loss that is raised on purpose, in a run that has no checkpoint to go back to: people are told, once."""
+    """A loss that is raised on purpose, in a run without a checkpoint to roll back to: it is reported once."""
     stage = PlainStage(
         folder=folder,
         command=(sys.executable, str(TRAINERS / "reported_loop.py"), "200"),
@@ -122,7 +122,7 @@ def isolate_healthy_hosts(folder: Path) -> Outcome:
 
 
 def isolate_slow_host(folder: Path) -> Outcome:
-    """`prism isolate` where the cable of one of four hosts carries a tenth: it is named, exit 3."""
+    """`prism isolate` where the link of one of four hosts has a tenth of the speed: it is named, exit code 3."""
     with Namespaces(4) as net:
         for host in net.hosts:
             net.slow(host, 8_000 if host == "h3" else 80_000)

@@ -41,7 +41,7 @@ _CONTROLLERS = "garbagecollector,nodelifecycle,podgc,disruption,namespace,servic
 
 
 def find_program(name: str) -> str | None:
-    """Where a program of the control plane lies."""
+    """The path of a program of the control plane."""
     named = Path(os.environ.get("PRISM_KUBERNETES", "/opt/prism-kubernetes")) / name
     return str(named) if named.exists() else shutil.which(name)
 
@@ -90,10 +90,10 @@ class KubeCluster:
         with contextlib.suppress(OSError):
             Path(MOUNT).rmdir()  # the place that containers mount over
 
-    # -- what a drill does to it
+    # -- faults
 
     def start_node(self, node: str) -> None:
-        """Let a node come up."""
+        """Start a node."""
         words = [sys.executable, "-m", "drills.kube_node", str(self.kubeconfig), node, str(free_port())]
         self._spawn(node, [*words, str(self.folder / "nodes" / node)])
 
@@ -111,11 +111,11 @@ class KubeCluster:
             self.api.create(path, {"apiVersion": "policy/v1beta1", "kind": "Eviction", "metadata": meta})
 
     def uncordon(self, node: str) -> None:
-        """Let a node back."""
+        """Uncordon a node."""
         self.api.patch(f"/api/v1/nodes/{node}", {"spec": {"unschedulable": None}})
 
     def restart_server(self) -> None:
-        """Take the API server away for a moment; watches break, old versions are forgotten."""
+        """Restart the API server: watches break, and old versions are gone."""
         self._end("kube-apiserver")
         self._spawn_server()
         self._wait("the API server", lambda: self.api.get("/api/v1/namespaces/default") is not None)

@@ -1,4 +1,4 @@
-"""What a container runtime does, in little: PID 1 of a PID namespace with mounts of its own. Needs root.
+"""A minimal container runtime: PID 1 of a PID namespace with its own mounts. Needs root.
 
     python -S kube_container.py SOURCE TARGET [SOURCE TARGET ...] -- COMMAND...
 

@@ -49,7 +49,7 @@ def definitions() -> list[Json]:
 
 
 class Controllers(threading.Thread):
-    """Brings the cluster towards what is asked, again and again."""
+    """Reconciles the cluster with its objects in a loop."""
 
     def __init__(self, api: Api) -> None:
         super().__init__(name="bench-controllers", daemon=True)

@@ -1,4 +1,4 @@
-"""`python -m drills.kubernetes_drill`: harm to jobs on Kubernetes, through a real API server on this machine."""
+"""`python -m drills.kubernetes_drill`: faults in jobs on Kubernetes, through a real API server on this machine."""
 
 # ruff: noqa: T201 (a program of its own)
 from __future__ import annotations
@@ -76,7 +76,7 @@ def lose_node(script: Script, cluster: KubeCluster) -> Outcome:
 
 
 def restart_api_server(script: Script, cluster: KubeCluster) -> Outcome:
-    """The API server goes away and comes back: no business of the job's."""
+    """The API server is restarted: the job is not affected."""
     stage = _stage(script, cluster, "restart-api-server")
     expected = script.reference(stage.job)
     try:

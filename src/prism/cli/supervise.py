@@ -64,7 +64,7 @@ def run(
     ] = False,
     again: Annotated[
         bool,
-        typer.Option("--again", help="Continue a run that failed, once its cause is mended, or with another command."),
+        typer.Option("--again", help="Continue a run that failed, once the cause is fixed, or with another command."),
     ] = False,
     output: Annotated[
         bool, typer.Option("--output/--no-output", help="Write what the command prints to stdout (never with --json).")

@@ -1,4 +1,4 @@
-"""A plain training loop that survives, in four lines.
+"""Checkpoints for a plain training loop, in four lines.
 
 training = TrainingLoop(Path("checkpoints"), model, optimizer)
 for step in training.steps(total):
@@ -21,7 +21,7 @@ from prism.recover.progress import Progress
 
 
 class TrainingLoop:
-    """Restores when it is made; reports, saves and leaves between the steps.
+    """Restores when it is created; reports, saves and ends between the steps.
 
     One per rank, made after the process group and the wrapped model. `more` is state beside model and optimizer.
     """
@@ -44,11 +44,11 @@ class TrainingLoop:
 
     @property
     def batch(self) -> int:
-        """The number of the data that this step uses; those that a rollback condemned are left out."""
+        """The number of the data of this step; batches that caused a rollback are skipped."""
         return int(self.state["position"]["batch"])
 
     def steps(self, total: int) -> Iterator[int]:
-        """The steps that are left, up to `total`; ends early, with everything saved, when the machine is taken away."""
+        """The remaining steps, up to `total`; ends early, after a save, at a preemption."""
         for step in range(self.first_step, total + 1):
             self.state["position"] = {"batch": self.progress.next_batch(self.batch + 1)}
             self._loss = self._norm = None
@@ -64,5 +64,5 @@ class TrainingLoop:
             self.progress.event("paused", what="after training")
 
     def report(self, loss: float | None = None, grad_norm: float | None = None) -> None:
-        """What this step gave, for the supervisor and for the checkpoint's health."""
+        """Report the results of this step to the supervisor and for the checkpoint's health."""
         self._loss, self._norm = loss, grad_norm

@@ -32,25 +32,25 @@ _MAX_SLOTS = 8
 _BINDING = "run.json"
 _BINDING_SCHEMA = "prism.staging/1"
 _LOCK = "lock"
-_LOCK_WAIT_S = 5.0  # a process that was just killed may still be going
-_IN_USE: set[Path] = set()  # of this process: looking at its lock would let go of it
+_LOCK_WAIT_S = 5.0  # a process that was just killed may still be ending
+_IN_USE: set[Path] = set()  # of this process: testing its own lock would release it
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SweepConfig:
-    """When the memory of a run that nobody holds is given back."""
+    """When the memory of a run that no process uses is freed."""
 
     idle_s: float = 24 * 3_600.0
-    orphaned_s: float = 3_600.0  # if its checkpoint folder is gone, or is another one by now
+    orphaned_s: float = 3_600.0  # if its checkpoint folder was deleted or replaced
 
 
 def memory_folder(memory_dir: Path, folder_id: str) -> Path:
-    """Where a run's staged states lie on each host; the same after a restart."""
+    """The folder of a run's staged states on each host; the same after a restart."""
     return memory_dir / f"{MEMORY_PREFIX}{folder_id[:16]}"
 
 
 class Memory:
-    """Slots that are used in turn, the oldest first. Nothing is made or changed before `hold`."""
+    """Slots that are used in turn, the oldest first. Nothing is created or changed before `hold`."""
 
     def __init__(self, memory_dir: Path, catalog: Catalog, rank: int, budget_bytes: int | None) -> None:
         self._memory_dir = memory_dir
@@ -89,7 +89,7 @@ class Memory:
             )
 
     def hold(self) -> str | None:
-        """Make the folder and hold its lock for the life of this process; says why if another folder had to do."""
+        """Create and lock the folder for the life of this process; returns why, if another folder had to be used."""
         if self._lock is not None:
             return None
         trouble = None
@@ -148,7 +148,7 @@ class Memory:
             wait_oldest()
 
     def whole(self, world_size: int, cuts: Iterable[Cut] = ()) -> dict[tuple[int, int], tuple[Slot, SlotHeader]]:
-        """Whole slots of this run and of a world of this size that were not given up, by step and token."""
+        """Complete slots of this run and world size that were not discarded, by step and token."""
         try:
             check_parent(self._memory_dir)
             check_private_folder(self.run_folder)
@@ -168,7 +168,7 @@ class Memory:
         }
 
     def _is_changing(self) -> bool:
-        """Whether another living process trains on these slots; one that was just killed is given time to go."""
+        """Whether another live process uses these slots; waits a moment for one that was just killed."""
         if self.run_folder in _IN_USE:
             return False
         deadline = time.monotonic() + _LOCK_WAIT_S
@@ -179,9 +179,9 @@ class Memory:
         return False
 
     def remove(self) -> None:
-        """Give all memory back."""
+        """Free all memory."""
         if self._lock is None:
-            return  # never used: whatever lies there belongs to another process
+            return  # never used: files there belong to another process
         for slot in self.slots:
             slot.remove()
         self.release()
@@ -190,11 +190,11 @@ class Memory:
             for copies in self.run_folder.glob("peer-*"):
                 shutil.rmtree(copies, ignore_errors=True)
             (self.run_folder / _BINDING).unlink(missing_ok=True)
-        with contextlib.suppress(OSError):  # other ranks are still there, or the last of them was quicker
+        with contextlib.suppress(OSError):  # other ranks still use it, or one of them removed it
             self.run_folder.rmdir()
 
     def release(self) -> None:
-        """Let go of the lock; the states stay for the process that comes next."""
+        """Release the lock; the states stay for the next process."""
         for slot in self.slots:
             slot.release()
         if self._lock is not None:
@@ -204,7 +204,7 @@ class Memory:
 
 
 def sweep_memory(memory_dir: Path, config: SweepConfig | None = None) -> list[Path]:
-    """Give back the memory of this user's dead runs on this host; what is not surely ours and dead stays."""
+    """Free the memory of this user's dead runs on this host; memory that is not certainly dead stays."""
     limits = config or SweepConfig()
     swept = []
     for run_folder in memory_dir.glob(f"{MEMORY_PREFIX}*"):
@@ -229,7 +229,7 @@ def _is_held(run_folder: Path) -> bool:
 
 
 def is_locked(lock: Path) -> bool:
-    """Whether another process holds a lock; never ask for one of this process, which would let go of it."""
+    """Whether another process holds a lock. Testing a lock of this process would release it."""
     try:
         descriptor = open_private(lock, os.O_RDWR)
     except FileNotFoundError:

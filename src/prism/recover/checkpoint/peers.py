@@ -24,14 +24,14 @@ from prism.recover.checkpoint.threads import TorchThread
 from prism.recover.files import make_private_folder
 
 Key = tuple[int, int]  # step and token
-_NUM_COPIES = 2  # so that one whole copy stays while the next is received
+_NUM_COPIES = 2  # one complete copy stays while the next is received
 _TIMEOUT = datetime.timedelta(seconds=300)
 _log = logging.getLogger("prism.recover")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fetch:
-    """A copy that goes back to the rank it belongs to."""
+    """A copy that is sent back to its rank."""
 
     rank: int
     holder: int
@@ -39,7 +39,7 @@ class Fetch:
 
 
 class PeerCopies:
-    """This rank's copies elsewhere, and those of another rank here. Every rank makes one, at the same time."""
+    """This rank's copies on another host, and another rank's copies here. All ranks create theirs at the same time."""
 
     def __init__(self, ranks: Ranks, memory: Memory, host: str) -> None:
         hosts = ranks.gather(host)
@@ -59,7 +59,7 @@ class PeerCopies:
         self._thread.start()
 
     def wait(self) -> None:
-        """Wait for the copy under way."""
+        """Wait for the copy in progress."""
         thread, self._thread = self._thread, None
         if thread is not None:
             thread.join()
@@ -101,7 +101,7 @@ def find_distance(hosts: Sequence[str]) -> int:
 
 
 def fetch_lost(ranks: Ranks, memory: Memory) -> int | None:
-    """Give ranks whose memory is lost their newest state back from copies; the step, None if nothing was missing."""
+    """Send ranks that lost their memory the newest state; returns its step, None if nothing was missing."""
     own = set(memory.whole(ranks.world_size))
     copies = {rank: set(found) for rank, found in _find_copies(memory, ranks.world_size)}
     plan = plan_fetches(ranks.gather((own, copies)))
@@ -116,7 +116,7 @@ def fetch_lost(ranks: Ranks, memory: Memory) -> int | None:
 
 
 def plan_fetches(told: Sequence[tuple[set[Key], dict[int, set[Key]]]]) -> list[Fetch]:
-    """Who sends what to whom, so that all ranks have the newest state that can be made whole; empty if all have it."""
+    """The transfers after which all ranks have the newest complete state; empty if all have it."""
     every = set().union(*(own for own, _ in told), *(keys for _, copies in told for keys in copies.values()))
     for key in sorted(every, reverse=True):
         missing = [rank for rank, (own, _) in enumerate(told) if key not in own]
@@ -131,7 +131,7 @@ def plan_fetches(told: Sequence[tuple[set[Key], dict[int, set[Key]]]]) -> list[F
 
 
 def peer_folder(run_folder: Path, rank: int) -> Path:
-    """Where the copies of a rank of another host lie."""
+    """The folder of the copies of a rank on another host."""
     return run_folder / f"peer-{rank:05d}"
 
 
@@ -157,7 +157,7 @@ def _send(slot: Slot, header: SlotHeader, target: int, group: dist.ProcessGroup 
 
 
 def _receive(slot: Slot, source: int, group: dist.ProcessGroup | None) -> None:
-    """Take a slot from another rank; it counts only once its header is written, after all bytes."""
+    """Receive a slot from another rank. It counts once its header is written, after all bytes."""
     sizes = torch.zeros(2, dtype=torch.int64)
     dist.recv(sizes, source, group=group)
     text = torch.empty(int(sizes[0]), dtype=torch.uint8)

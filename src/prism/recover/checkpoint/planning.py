@@ -56,7 +56,7 @@ def plan_save(state: Mapping[str, Any], ranks: Ranks) -> SharePlan:
 
 
 def same_shape(one: Staging | None, other: Staging) -> bool:
-    """Whether a plan made for one state serves the other."""
+    """Whether a plan made for one state is valid for the other."""
     return (
         one is not None
         and one.layout.tensors == other.layout.tensors
@@ -66,7 +66,7 @@ def same_shape(one: Staging | None, other: Staging) -> bool:
 
 
 class StagedPlanner(SavePlanner):
-    """Hands torch's file writer the parts of a staged state."""
+    """Gives torch's file writer the parts of a staged state."""
 
     def __init__(self, layout: Layout, tensors: Mapping[str, torch.Tensor], data: memoryview) -> None:
         self._layout = layout

@@ -1,4 +1,4 @@
-"""The warning before a machine is taken away: a signal that asks for one last checkpoint."""
+"""The preemption warning: a signal that asks for one last checkpoint."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ class PreemptionNotice:
         try:
             self._previous = {number: signal.signal(number, self._note) for number in signals}
         except ValueError:
-            return  # not the main thread: whoever runs it must pass the warning on
+            return  # signals can be handled only in the main thread
 
     def _note(self, number: int, frame: FrameType | None) -> None:
         self.given = True
 
     def close(self) -> None:
-        """Put the earlier handlers back."""
+        """Restore the earlier handlers."""
         for number, handler in self._previous.items():
             signal.signal(number, handler if handler is not None else signal.SIG_DFL)

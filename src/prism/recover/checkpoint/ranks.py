@@ -1,4 +1,4 @@
-"""What the ranks agree on, over one gloo group that carries nothing else, and only on the training thread."""
+"""Agreement between ranks, over a gloo group of its own, called only from the training thread."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ Answer = TypeVar("Answer")
 
 
 class Ranks:
-    """This rank among the others; without a process group, one rank that talks to nobody."""
+    """This rank among the others; without a process group there is one rank."""
 
     def __init__(self) -> None:
         self._alone = not dist.is_initialized() or dist.get_world_size() == 1
@@ -42,7 +42,7 @@ class Ranks:
         return values or []
 
     def scatter_from_first(self, work: Callable[[], list[Answer]]) -> Answer:
-        """Run something on rank 0 and give each rank its part; a failure is raised on every rank."""
+        """Run a function on rank 0 and send each rank its part; an error is raised on every rank."""
         if self._alone:
             return work()[0]
         parts: list[Any] = [None] * self.world_size
@@ -72,7 +72,7 @@ class Ranks:
         return answer
 
     def on_first(self, work: Callable[[], Answer]) -> Answer:
-        """Run something on rank 0 and give everyone its answer; its failure is raised on every rank."""
+        """Run a function on rank 0 and send its result to every rank; an error is raised on every rank."""
         answer: Answer | Exception
         try:
             answer = work() if self.rank == 0 else None  # type: ignore[assignment]
@@ -93,7 +93,7 @@ class Ranks:
 
 
 class LaggedVote:
-    """The largest number that any rank gave at the previous call: asked in the background, so that no step waits."""
+    """The largest number that any rank gave at the previous call, reduced in the background so that no step waits."""
 
     def __init__(self, ranks: Ranks) -> None:
         self._ranks = ranks
@@ -110,7 +110,7 @@ class LaggedVote:
         return before
 
     def close(self) -> None:
-        """Settle what is under way."""
+        """Finish the reduction in progress."""
         self._settle()
         self._asked = None
 

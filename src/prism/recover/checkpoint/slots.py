@@ -34,7 +34,7 @@ _HASH_THREADS = 4
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SlotHeader:
-    """What a whole slot holds; it is written after the copy and removed before the next."""
+    """Describes a complete slot; written after the copy and removed before the next."""
 
     folder_id: str  # of the checkpoint folder that the state belongs to
     token: int  # random, the same on every rank of one save
@@ -47,7 +47,7 @@ class SlotHeader:
     tolerated: frozenset[str] = frozenset()  # tensors that were not finite when training began
 
     def to_json(self) -> str:
-        """As the header file holds it."""
+        """The content of the header file."""
         numbers = {name: getattr(self, name) for name in ("token", "step", "epoch", "time_ns", "world_size")}
         described: dict[str, Any] = {"health": health_document(self.health), "layout": self.layout.to_document()}
         described["tolerated"] = sorted(self.tolerated)
@@ -55,7 +55,7 @@ class SlotHeader:
 
     @classmethod
     def from_json(cls, text: bytes) -> SlotHeader:
-        """Read a header; raises ValueError, KeyError or TypeError on what is none."""
+        """Read a header; raises ValueError, KeyError or TypeError if it is malformed."""
         document = json.loads(text)
         if document["schema"] != _SCHEMA:
             raise ValueError(f"schema {document['schema']!r}")
@@ -71,7 +71,7 @@ class SlotHeader:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SlotProof:
-    """What the writer found out about a slot: checksums of its bytes, and the health of its tensors."""
+    """The writer's results for a slot: checksums of its bytes, and the health of its tensors."""
 
     token: int
     sums: tuple[str, ...]
@@ -79,12 +79,12 @@ class SlotProof:
     committed: bool = False  # on storage too; only rank 0 knows
 
     def to_json(self) -> str:
-        """As the proof file holds it."""
+        """The content of the proof file."""
         return json.dumps(asdict(self) | {"health": health_document(self.health)}, allow_nan=False)
 
     @classmethod
     def from_json(cls, text: bytes) -> SlotProof:
-        """Read a proof; raises ValueError, KeyError or TypeError on what is none."""
+        """Read a proof; raises ValueError, KeyError or TypeError if it is malformed."""
         document = json.loads(text)
         sums = tuple(str(one) for one in document["sums"])
         health = parse_health(document["health"])
@@ -92,7 +92,7 @@ class SlotProof:
 
 
 class Slot:
-    """One staged state of one rank. Its bytes may be held by a writer after the name is gone."""
+    """One staged state of one rank. A writer can still read its bytes after the file is removed."""
 
     def __init__(self, folder: Path, number: int) -> None:
         self.data_path = folder / f"slot-{number}.data"
@@ -105,7 +105,7 @@ class Slot:
         self._pinned = False
 
     def header(self) -> SlotHeader | None:
-        """The header if the slot is whole, ours, and as long as the header says."""
+        """The header, if the slot is complete, ours, and as long as the header says."""
         try:
             found = SlotHeader.from_json(read_private(self.header_path))
             if self.data_path.lstat().st_size < found.layout.num_bytes:
@@ -115,7 +115,7 @@ class Slot:
         return found
 
     def proof(self, header: SlotHeader) -> SlotProof | None:
-        """What the writer found out about this very state, if it came so far."""
+        """The writer's results for this state, if it has finished."""
         try:
             found = SlotProof.from_json(read_private(self.proof_path))
         except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
@@ -136,19 +136,19 @@ class Slot:
             os.close(descriptor)
 
     def clear(self) -> None:
-        """Declare the slot empty, before it is filled again."""
+        """Mark the slot as empty before it is filled again."""
         self.header_path.unlink(missing_ok=True)
         self.proof_path.unlink(missing_ok=True)
 
     def reserve(self, num_bytes: int, *, pin: bool) -> mmap.mmap:
-        """Memory for a state; grown once, then used again for every save of this process."""
+        """Memory for a state; allocated once and reused for every save of this process."""
         if self._memory is not None and len(self._memory) >= num_bytes:
             return self._memory
         self.release()
         self.data_path.unlink(missing_ok=True)  # a writer of an earlier process may still read the old bytes
         try:
             self._descriptor = open_private(self.data_path, os.O_RDWR | os.O_CREAT | os.O_EXCL)
-            # Taken now: writing to pages that tmpfs cannot give would kill the process.
+            # Reserved now: a write to a page that tmpfs cannot provide would kill the process.
             os.posix_fallocate(self._descriptor, 0, num_bytes)
             self._memory = mmap.mmap(self._descriptor, 0)
         except OSError as error:
@@ -165,7 +165,7 @@ class Slot:
         return self._memory
 
     def release(self) -> None:
-        """Give the memory back."""
+        """Free the memory."""
         if self._memory is not None and self._pinned:
             torch.cuda.cudart().cudaHostUnregister(_address(self._memory))  # type: ignore[no-untyped-call]
         if self._descriptor is not None:
@@ -179,12 +179,12 @@ class Slot:
         self.data_path.unlink(missing_ok=True)
 
     def declare(self, header: SlotHeader) -> None:
-        """Declare the slot whole. If somebody removed the folder, the state can still be written, but not found."""
+        """Mark the slot as complete. If the folder was removed, it can be written, but not restored from."""
         with contextlib.suppress(FileNotFoundError):
             write_private(self.header_path, header.to_json())
 
     def fill(self, staging: Staging) -> mmap.mmap:
-        """Copy a state into the slot. On a GPU the copies go over a stream of their own, into pinned memory."""
+        """Copy a state into the slot; from a GPU on a separate stream, into pinned memory."""
         devices = {source.device for source in staging.sources.values() if source.device.type == "cuda"}
         memory = self.reserve(staging.layout.num_bytes, pin=bool(devices))
         views = {name: view_bytes(memory, place) for name, place in staging.layout.tensors.items()}
@@ -227,7 +227,7 @@ def _side_stream(device: torch.device) -> torch.cuda.Stream:
 
 
 def view_bytes(memory: mmap.mmap, place: TensorPlace) -> torch.Tensor:
-    """A tensor over its own bytes and no others: of a part of a larger storage torch would write a copy."""
+    """A tensor whose storage is exactly its own bytes: of a part of a storage torch would write a copy."""
     if place.num_elements == 0:
         return torch.empty(place.shape, dtype=place.dtype)
     flat = torch.frombuffer(memory, dtype=place.dtype, count=place.num_elements, offset=place.offset)
@@ -235,7 +235,7 @@ def view_bytes(memory: mmap.mmap, place: TensorPlace) -> torch.Tensor:
 
 
 def sum_bytes(memory: mmap.mmap, num_bytes: int) -> tuple[str, ...]:
-    """SHA-256 of every 64 MiB, several at once: hashing leaves the interpreter free."""
+    """SHA-256 of every 64 MiB, several in parallel: hashing releases the interpreter's lock."""
     with memoryview(memory) as whole, ThreadPoolExecutor(_HASH_THREADS) as pool:
         parts = [whole[at : min(at + _CHUNK_BYTES, num_bytes)] for at in range(0, num_bytes, _CHUNK_BYTES)]
         sums = tuple(pool.map(lambda part: hashlib.sha256(part).hexdigest(), parts))

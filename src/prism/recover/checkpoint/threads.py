@@ -18,7 +18,7 @@ _RUNNING: weakref.WeakSet[TorchThread] = weakref.WeakSet()  # of this process; f
 
 
 class TorchThread(threading.Thread):
-    """A thread of which the end of the program is no longer the end; `stop` tells it to finish."""
+    """A thread that may finish its work at the end of the program; `stop` tells it to finish."""
 
     def __init__(
         self, name: str, target: Callable[..., None], *args: Any, stop: Callable[[], None] | None = None
@@ -27,7 +27,7 @@ class TorchThread(threading.Thread):
         self.stop = stop
 
     def start(self) -> None:
-        """Start it, and have it waited for."""
+        """Start it, and register it to be waited for."""
         if not _RUNNING:
             atexit.register(_finish)
         _RUNNING.add(self)

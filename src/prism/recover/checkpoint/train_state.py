@@ -21,16 +21,16 @@ class TrainState(Stateful):
         self.optimizer = optimizer
 
     def state_dict(self) -> dict[str, Any]:
-        """Model and optimizer state, sharded as they are; reading it changes nothing."""
+        """Model and optimizer state, with their sharding; reading it changes nothing."""
         fresh = not self.optimizer.state
         model, optimizer = get_state_dict(self.model, self.optimizer)
         if fresh:
-            # torch makes the moments by a step of its own, which Adam's bias correction would count as a real one.
+            # torch creates the moments by a step, which Adam's bias correction would count as a real one.
             self.optimizer.state.clear()
         return {"model": model, "optimizer": optimizer}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Put loaded state in place."""
+        """Load a state into model and optimizer."""
         set_state_dict(
             self.model,
             self.optimizer,

@@ -1,4 +1,4 @@
-"""Staged states on their way to storage: orders to the writer, and what it answers."""
+"""Sends staged states to the writer and handles its answers."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ _CORES_PER_THREAD = 4
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Written:
-    """How one save ended, as far as this rank knows; on rank 0 that is the whole checkpoint."""
+    """The result of one save, as far as this rank knows; on rank 0 of the whole checkpoint."""
 
     step: int
     health: Health | None = None
@@ -55,14 +55,14 @@ class Written:
 
 @dataclass(slots=True, kw_only=True)
 class _Open:
-    """An order that is not answered yet."""
+    """An order without a final answer."""
 
     job: WriteJob
     slot: Slot
 
 
 class Uploads:
-    """The queue of writes. Orders are handed over at once, so that they outlive this process."""
+    """The queue of writes. Orders are sent to the writer at once, so that they outlive this process."""
 
     def __init__(
         self,
@@ -72,7 +72,7 @@ class Uploads:
         tell: Callable[[Written], None],
     ) -> None:
         self.mode = mode
-        self.fallback = ""  # why a thread writes although a process was wanted
+        self.fallback = ""  # why a thread writes although a process was configured
         self._start_limit_s = start_limit_s
         self._log_path = log_path
         self._tell = tell
@@ -91,7 +91,7 @@ class Uploads:
                 self._start_process()
 
     def add(self, job: WriteJob, slot: Slot) -> None:
-        """Hand a staged state over."""
+        """Send a staged state to the writer."""
         with self._changed:
             self._open[job.order.number] = _Open(job=job, slot=slot)
             if self.mode == "process" and self._process is None:
@@ -107,11 +107,11 @@ class Uploads:
 
     @property
     def busy(self) -> bool:
-        """Whether something is not answered yet."""
+        """Whether an order has no final answer."""
         return bool(self._open)
 
     def wait_oldest_part(self) -> None:
-        """Wait until the write that was handed over first needs its slot no longer."""
+        """Wait until the oldest write no longer needs its slot."""
         with self._changed:
             busy = [entry for entry in self._open.values() if entry.slot.busy]
             # In slices: an exception that another thread raises here is seen only between two waits.
@@ -124,7 +124,7 @@ class Uploads:
             self._changed.wait_for(lambda: not self._open, limit_s)
 
     def close(self) -> None:
-        """Let the writer go; all is written, or given up."""
+        """Release the writer after all writes have ended."""
         atexit.unregister(self._finish_at_exit)
         if self._process is not None:
             self._process.end()
@@ -142,7 +142,7 @@ class Uploads:
             _IDLE.append(process)
 
     def _finish_at_exit(self) -> None:
-        """A program that ends without close(): what is handed over gets some time, a process even more after that."""
+        """For a program that ends without close(): wait a limited time; a process may continue after it."""
         self.wait_all(_EXIT_WAIT_S[self.mode])
 
     # -- the process
@@ -156,7 +156,7 @@ class Uploads:
         self._process.listen(self._take, self._fall_back)
 
     def _fall_back(self, why: str) -> None:
-        """Saves must go on without the process: a thread writes what is open, and all that comes."""
+        """Continue without the process: a thread writes the open orders and all later ones."""
         with self._changed:
             process, self._process = self._process, None
             if process is None or process.ended:
@@ -175,7 +175,7 @@ class Uploads:
     def _queue_up(self, job: WriteJob) -> None:
         if self._queue is None:
             jobs: queue.SimpleQueue[WriteJob | None] = queue.SimpleQueue()
-            jobs.put(job)  # before the thread is there: one that is told to stop finishes what it has
+            jobs.put(job)  # before the thread starts: a thread that is told to stop finishes its queue
             self._queue = jobs
             self._thread = TorchThread("prism-writer", self._write_in_thread, jobs, stop=lambda: jobs.put(None))
             self._thread.start()
@@ -207,7 +207,7 @@ class Uploads:
             told = None if health is None else parse_health(health)
             self._tell(Written(step=order.manifest.step, health=told, error=error, seconds=seconds))
         with self._changed:
-            if kind == "part":  # by the time of the commit the slot may hold a later state
+            if kind == "part":  # when the commit is reported, the slot may hold a later state
                 entry.slot.step, entry.slot.busy = order.manifest.step, False
             if last:
                 self._open.pop(number, None)
@@ -247,7 +247,7 @@ class WriterProcess:
         return not self.ended and self._process.poll() is None
 
     def listen(self, answered: Callable[..., None], lost: Callable[[str], None]) -> None:
-        """Say who gets the answers from now on, and who is told when there will be none."""
+        """Set who receives the answers, and who is notified when there will be no more."""
         self._answered, self._lost = answered, lost
         if not self._reader.is_alive() and not self.ended:
             with contextlib.suppress(RuntimeError):  # it has run before
@@ -267,15 +267,17 @@ class WriterProcess:
         """Start it without the user's program, apart from the trainer's terminal, session and signals."""
         here, there = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         cpus = ",".join(map(str, sorted(os.sched_getaffinity(0))))
-        # Where this very Prism and torch lie, and not the script's own folder: its files may have any names.
+        # The paths of this Prism and torch, without the script's folder, whose files may have any names.
         paths = [str(Path(module.__file__ or "").parents[1]) for module in (prism, torch)]
         command = [sys.executable, "-P", "-c", _BOOT, str(there.fileno()), str(os.getpid()), cpus, json.dumps(paths)]
-        # A supervisor ends what carries the attempt's mark; this process must be able to finish.
+        # A supervisor ends every process with the attempt's key; this one must be able to finish.
         environment = {k: v for k, v in os.environ.items() if k != ATTEMPT_KEY}
         environment |= {"CUDA_VISIBLE_DEVICES": "", "PRISM_ROLE": "writer"}  # no rank, and no user of a GPU
         log.unlink(missing_ok=True)
         output = open_private(log, os.O_WRONLY | os.O_CREAT | os.O_EXCL)
-        blocked = signal.pthread_sigmask(signal.SIG_BLOCK, _NOT_FOR_IT)  # inherited: deaf before it can say so itself
+        blocked = signal.pthread_sigmask(
+            signal.SIG_BLOCK, _NOT_FOR_IT
+        )  # inherited, so that signals are ignored from the start
         try:
             process = subprocess.Popen(
                 command,
@@ -296,7 +298,7 @@ class WriterProcess:
         return cls(process, here, log, start_limit_s)
 
     def send(self, job: WriteJob, slot: Slot, *, with_plan: bool) -> bool:
-        """Hand over an order with its staged bytes as open files; False if the process is gone."""
+        """Send an order with its staged bytes as open files; False if the process is gone."""
         order = pack_delivery(job.order, job.plan.to_bytes() if with_plan else b"")
         try:
             staged = slot.open_bytes()
@@ -321,7 +323,7 @@ class WriterProcess:
         return answer
 
     def end(self) -> None:
-        """Close the socket, at which the process leaves, and collect it."""
+        """Close the socket, upon which the process ends, and reap it."""
         self.ended = True
         with contextlib.suppress(OSError):  # it may have gone first
             self._connection.shutdown(socket.SHUT_RDWR)
@@ -336,7 +338,7 @@ class WriterProcess:
         self._connection.close()
 
     def kill(self) -> None:
-        """End a process that is of no use."""
+        """Kill a process that cannot be used."""
         self._process.kill()
         self.end()
 

@@ -1,4 +1,4 @@
-"""One rank's share of a checkpoint, written with torch's own file writer and proven before it counts.
+"""Writes one rank's share of a checkpoint with torch's file writer, and verifies it before it counts.
 
 Every byte is hashed on its way out, every file is forced to storage, read back and compared. Each rank then leaves a
 small file that says what it wrote and what it found in its tensors; when rank 0's writer has seen them all, it writes
@@ -52,7 +52,7 @@ _MAX_POLL_S = 1.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WriteOrder:
-    """A staged state to write: where, what, and what to keep afterwards."""
+    """An order to write a staged state: where, what, and what to keep afterwards."""
 
     number: int
     rank: int
@@ -66,7 +66,7 @@ class WriteOrder:
     num_threads: int = 1
 
     def to_document(self) -> dict[str, Any]:
-        """As JSON holds it."""
+        """The order as a JSON document."""
         return {
             "number": self.number,
             "rank": self.rank,
@@ -82,7 +82,7 @@ class WriteOrder:
 
     @classmethod
     def from_document(cls, document: Mapping[str, Any]) -> WriteOrder:
-        """The opposite."""
+        """An order from a JSON document."""
         return cls(
             number=document["number"],
             rank=document["rank"],
@@ -142,7 +142,7 @@ class ProvingFileSystem(FileSystem):
 
     @contextlib.contextmanager
     def create_stream(self, path: str | os.PathLike[str], mode: str) -> Generator[io.IOBase, None, None]:
-        """Open a file; one that is written is proven when it is closed, in the thread that wrote it."""
+        """Open a file. A written file is verified when it is closed, in the thread that wrote it."""
         if mode != "wb":
             with super().create_stream(path, mode) as stream:
                 yield stream
@@ -154,7 +154,7 @@ class ProvingFileSystem(FileSystem):
             if hash_file(Path(path), from_storage=True) != written.sha256:
                 raise OSError(f"{path}: read back differently from what was written")
         except (OSError, RuntimeError) as error:
-            self.trouble = error  # torch loses what its writing threads raise
+            self.trouble = error  # torch does not pass on errors of its writing threads
             raise
         self.sums[written.name] = written
 
@@ -167,7 +167,7 @@ class ProvingFileSystem(FileSystem):
 
 
 class ProvenWriter(FileSystemWriter):
-    """torch's file writer over a file system that proves what it writes."""
+    """torch's file writer on a file system that verifies what it writes."""
 
     def __init__(self, folder: Path, num_threads: int) -> None:
         super().__init__(folder, sync_files=True, thread_count=num_threads, overwrite=False)
@@ -182,7 +182,7 @@ class PartWriter:
         self._largest: dict[str, float] = {}
 
     def write(self, order: WriteOrder, plan: SharePlan, memory: mmap.mmap) -> Health:
-        """Write, prove and describe this rank's share; on failure the other ranks find a note of it."""
+        """Write, verify and describe this rank's share. If it fails, the other ranks find a note."""
         try:
             health = self._inspect(order, memory)
             proof = SlotProof(token=order.manifest.token, sums=sum_bytes(memory, order.layout.num_bytes), health=health)
@@ -192,7 +192,7 @@ class PartWriter:
         except Exception as error:
             if plan.share.storage_data is not None:
                 for path in order.written.glob(f"{plan.share.storage_data.prefix}*"):
-                    path.unlink(missing_ok=True)  # makes room for the note, if the disk is full
+                    path.unlink(missing_ok=True)  # frees space for the note if the disk is full
             _leave_failure(order, shorten(error))
             raise
         return health
@@ -236,7 +236,7 @@ def _leave_part(order: WriteOrder, document: dict[str, Any]) -> None:
 
 
 def _leave_failure(order: WriteOrder, why: str) -> None:
-    """Say that this rank's share failed; on a disk without room for a note, by an empty file's name alone."""
+    """Leave a note that this rank's share failed; on a full disk an empty file with a special name."""
     with contextlib.suppress(OSError):
         _leave_part(order, {"error": why})
         return
@@ -284,11 +284,11 @@ class WriteJob:
     memory: mmap.mmap
 
     def serve(self, writer: PartWriter, tell: Callable[..., None], limit_s: Callable[[], float]) -> None:
-        """Carry the order out and answer: once when the share is written, on rank 0 again when all is committed."""
+        """Perform the order and answer: when the share is written, and on rank 0 again when all is committed."""
         number, start = self.order.number, time.monotonic()
         try:
             health = writer.write(self.order, self.plan, self.memory)
-        except Exception as error:  # the outermost loop of the writer: told, and the next order may succeed
+        except Exception as error:  # the outermost loop of the writer: reported, and the next order may succeed
             tell(kind="part", number=number, error=shorten(error))
             if self.order.rank == 0:  # the others' shares are of no use without this one
                 remove_written(self.order.written)
@@ -308,7 +308,7 @@ class WriteJob:
 
 
 def _wait_for_parts(order: WriteOrder, limit_s: Callable[[], float]) -> dict[int, dict[str, Any]]:
-    """Every rank's note, by rank; one that failed is enough."""
+    """Every rank's note, by rank; returns as soon as one rank failed."""
     parts: dict[int, dict[str, Any]] = {}
     start, pause = time.monotonic(), _POLL_S
     while True:
@@ -337,12 +337,12 @@ def _mark_committed(order: WriteOrder) -> None:
 
 
 def remove_written(path: Path) -> None:
-    """Remove what a failed save left behind, so that it does not fill the disk."""
+    """Remove the files of a failed save, so that they do not fill the disk."""
     shutil.rmtree(path, ignore_errors=True)
 
 
 def shorten(error: BaseException) -> str:
-    """One line that says why."""
+    """The error in one line."""
     text = " ".join(str(error).split())
     if isinstance(error, (OSError, PrismError)) and text:
         return text[:300]

@@ -30,7 +30,7 @@ from prism.recover.checkpoint.writer import PARTS_LIMIT_S, PartWriter, WriteJob,
 
 _NICENESS = 10  # at 19 a host whose cores are all busy would hardly write at all
 _ORPHAN_PARTS_LIMIT_S = 60.0
-_ORPHAN_LIMIT_S = 300.0  # a process that nobody waits for must not stay for ever
+_ORPHAN_LIMIT_S = 300.0  # a process whose trainer is gone must end
 _POLL_S = 0.5
 _LENGTH = struct.Struct("<QQ")
 MESSAGE_BYTES = 1 << 16
@@ -41,12 +41,12 @@ class Delivery:
     """One order as it arrived."""
 
     order: WriteOrder
-    plan: bytes  # empty: the one before still holds
+    plan: bytes  # empty: the previous plan is still valid
     memory: mmap.mmap
 
 
 class Trainer:
-    """The process that we write for."""
+    """The trainer that this process writes for."""
 
     def __init__(self, connection: socket.socket, pid: int) -> None:
         self._connection = connection
@@ -58,7 +58,7 @@ class Trainer:
         return os.getppid() != self._pid
 
     def tell(self, **document: Any) -> None:
-        """Answer, if there still is somebody to hear it."""
+        """Answer, if the trainer still lives."""
         with contextlib.suppress(OSError):
             self._connection.send(json.dumps(document).encode())
 
@@ -78,7 +78,7 @@ class Trainer:
                 return None
 
     def parts_limit_s(self) -> float:
-        """How long the other ranks' shares are waited for."""
+        """How long to wait for the other ranks' shares."""
         return _ORPHAN_PARTS_LIMIT_S if self.gone else PARTS_LIMIT_S
 
 
@@ -132,7 +132,7 @@ def _leave_in_time(trainer: Trainer) -> None:
 
 
 def settle_background_process(trainer_cpus: frozenset[int]) -> None:
-    """Stay out of the trainer's way: low priority, other cores where it is bound to some, deaf to its signals."""
+    """Use low priority and, if the trainer is bound to cores, other cores; ignore the job's signals."""
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2):
         signal.signal(number, signal.SIG_IGN)
     if os.nice(0) < _NICENESS:

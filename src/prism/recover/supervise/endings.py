@@ -52,7 +52,7 @@ def on_exit(job: JobRecord, event: events.Exited) -> list[Action]:
 
 
 def _on_preempted(job: JobRecord, now_s: float) -> list[Action]:
-    text = f"attempt {job.attempt} was told to go {job.place}"
+    text = f"attempt {job.attempt} was asked to end (preemption) {job.place}"
     gained, job.told_at_step = job.best_step > job.told_at_step, max(job.best_step, job.told_at_step)
     job.told_in_vain = 0 if gained else job.told_in_vain + 1
     policy = job.config.restarts
@@ -162,7 +162,7 @@ def on_stop_asked(job: JobRecord) -> list[Action]:
 
 def on_taken_up(job: JobRecord, now_s: float) -> list[Action]:
     """Continue from the newest checkpoint. Who starts the run again has seen why it ended, so all budgets are reset."""
-    text = f"taken up again; it was {job.outcome}: {job.outcome_text}"
+    text = f"started again; it was {job.outcome}: {job.outcome_text}"
     job.outcome = job.outcome_text = ""
     job.failures, job.num_rollbacks, job.told_in_vain = [], 0, 0
     return [Notify(level="info", text=text), *launch(job, now_s)]

@@ -1,4 +1,4 @@
-"""Where every GPU-second of supervised runs went: run folders in, a table of time spans out, which add up to the whole.
+"""Where every GPU-second of supervised runs went: turns run folders into time spans that add up to the total.
 
 Between two steps lies the work of the second one. It was training if the run still stands on it at the end, and lost
 work if a later attempt began before it. What lies between attempts belongs to the failure that ended the first; from
@@ -36,25 +36,25 @@ SPANS = pl.Schema(
         "gpu_seconds": pl.Float64,
     }
 )
-_USUAL_STEPS = 31  # around a step, to tell what a step usually takes
+_USUAL_STEPS = 31  # steps around a step, from which its usual duration is taken
 _WITH_STEP = ("step", "restored", "saved")  # kinds of reports that name a step
 _SLOW = {"Slow"}
 
 
 @dataclass(slots=True, kw_only=True)
 class Attempt:
-    """What one attempt left behind; times are Unix seconds."""
+    """The records of one attempt; times are Unix seconds."""
 
     number: int
     launched_s: float
     ended_s: float | None = None
-    reason: str = ""  # of its end; empty while it runs or when it finished
-    over: bool = False  # the run ended with it: done, stopped or given up
+    reason: str = ""  # why it ended; empty while it runs or if it finished
+    over: bool = False  # the run ended with it: done, stopped or failed
     reports: list[dict[str, Any]] = field(default_factory=list)
 
     @property
     def resumed_step(self) -> int | None:
-        """The step it continued from; None when it made no step."""
+        """The step it continued from; None if it made no step."""
         restored = [int(r["step"]) for r in self.reports if r["kind"] == "restored"]
         steps = [int(r["step"]) for r in self.reports if r["kind"] == "step"]
         return restored[0] if restored else steps[0] - 1 if steps else None
@@ -116,14 +116,14 @@ def _spans_of(
     if marks:
         last = {"Hang": HANG}.get(attempt.reason, LOST if attempt.reason else TRAINING)
         yield last, attempt.reason if last != TRAINING else "", marks[-1]["time"], ended_s
-    if next_s > ended_s and not attempt.over:  # a run that is over holds no GPU until somebody takes it up again
+    if next_s > ended_s and not attempt.over:  # a run that is over holds no GPU until it is started again
         yield RESTART, attempt.reason, ended_s, next_s
 
 
 def _work(
     attempt: Attempt, marks: list[dict[str, Any]], kept_step: int | None
 ) -> Iterator[tuple[str, str, float, float]]:
-    """The time between steps: what was kept, lost, stalled by a save, evaluated, or slower than usual."""
+    """Divide the time between steps: kept, lost, stalled by a save, evaluation, or slower than usual."""
     gaps = [b["time"] - a["time"] for a, b in itertools.pairwise(marks)]
     pauses = _pauses(attempt.reports)
     saved = {int(r["step"]) for r in attempt.reports if r["kind"] == "saved"}
@@ -133,7 +133,7 @@ def _work(
         for pause_kind, pause_start, pause_end in pauses:
             if start <= pause_start and pause_end <= end:
                 yield pause_kind, "", pause_start, pause_end
-                end -= pause_end - pause_start  # the rest of the gap, laid end to end
+                end -= pause_end - pause_start  # the gap without the pause
         lost = kept_step is not None and int(b["step"]) > kept_step
         kind, cause = (LOST, attempt.reason) if lost else (TRAINING, "")
         usual = statistics.median(gaps[max(0, place - _USUAL_STEPS // 2) : place + _USUAL_STEPS // 2 + 1])
@@ -148,7 +148,7 @@ def _work(
 
 
 def _first_of_each(reports: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """One report per step: some trainers tell the loss of a step in a second one."""
+    """Keep one report per step: some trainers report the loss of a step separately."""
     steps = [report for report in reports if report["kind"] == "step"]
     before = [None, *(report["step"] for report in steps)]
     return [report for report, last in zip(steps, before, strict=False) if report["step"] != last]
@@ -167,7 +167,7 @@ def _pauses(reports: list[dict[str, Any]]) -> list[tuple[str, float, float]]:
 
 
 def _read_attempts(run_dir: Path) -> tuple[list[Attempt], float]:
-    """The attempts of a run from its decisions, and when the run ended, or was last heard of."""
+    """The attempts of a run, from its decisions, and when the run ended or last reported."""
     path = run_dir / DECISIONS_JSON_FILE
     if not path.exists():
         raise BadFileError(f"{path}: not there; name the folder of a supervised run, as given to --run-dir")
@@ -216,7 +216,7 @@ def _note_finish(attempt: Attempt, actions: list[dict[str, Any]]) -> None:
 
 
 def _is_report(line: dict[str, Any]) -> bool:
-    """A trainer writes these lines; what has no time, kind or step is left out."""
+    """The trainer's reports, without lines that lack a time, kind or step."""
     time, kind = line.get("time"), line.get("kind")
     timed = isinstance(time, int | float) and math.isfinite(time) and isinstance(kind, str)
     return timed and (kind not in _WITH_STEP or isinstance(line.get("step"), int))
@@ -228,7 +228,7 @@ def _json_lines(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
             try:
                 found = json.loads(line)
             except ValueError:
-                continue  # a line that a full disk or a kill cut off
+                continue  # a line that was cut off by a full disk or a kill
             if isinstance(found, dict):
                 yield number, found
 

@@ -59,7 +59,8 @@ class Journal:
         except OSError:
             owner = (run_dir / _LOCK_FILE).read_text().strip() or "another process"
             raise RunBusyError(
-                f"{run_dir}: already supervised by {owner}; ask it with 'prism supervise status {run_dir}'"
+                f"{run_dir}: already supervised by {owner}; see 'prism supervise status {run_dir}', "
+                "or name another --run-dir"
             ) from None
         os.set_inheritable(self._lock, False)
         os.ftruncate(self._lock, 0)

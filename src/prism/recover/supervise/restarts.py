@@ -91,7 +91,7 @@ def _find_reason_to_stop(verdict: Verdict, failures: list[Failure], policy: Rest
     meets_it_again = verdict.action == "stop" or verdict.reason in _BUGS
     programs = verdict.category in ("script", "framework") and meets_it_again
     if programs and sure and (verdict.reason in _BUGS or not started):
-        return f"a fault of the program, a restart would meet it again; {_advice(verdict)}"
+        return f"a bug of the program, a restart would hit it again; {_advice(verdict)}"
     # If it fails at the same step and always on the same host, the host is the suspect; HostBook.strike handles that.
     twins = [f for f in failures[:-1] if (f.reason, f.step) == (newest.reason, newest.step)]
     here = any(f.host is None or f.host != newest.host for f in twins)

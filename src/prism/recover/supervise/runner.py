@@ -115,7 +115,7 @@ class Supervisor:
             self._risks_ns = changed_ns
             self._take(events.RisksRead(now_s=self.clock.now_s(), per_day=read_risks(path).per_day))
         except (OSError, InputError) as error:
-            self._complain(f"risks not read ({error}); going on with what is known")
+            self._complain(f"risks not read ({error}); the known risks stay in use")
 
     @property
     def _folder(self) -> Path:
@@ -196,7 +196,9 @@ class Supervisor:
         try:
             self.journal.commit(snapshot)
         except OSError as error:
-            self._complain(f"{self.run_dir}: state not written ({error.strerror}); the job goes on, make room there")
+            self._complain(
+                f"{self.run_dir}: state not written ({error.strerror}); the job runs on; check that there is space"
+            )
         else:
             self._complaint = ""
 

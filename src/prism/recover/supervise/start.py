@@ -72,7 +72,7 @@ def _why_not(state: JobState, command: tuple[str, ...], again: bool) -> str | No
     if again:
         return None
     if state.outcome == "failed":
-        return f"this run failed ({state.outcome_text}); mend that and continue it with --again, or"
+        return f"this run failed ({state.outcome_text}); fix the cause and continue it with --again, or"
     if state.command and command and state.command != list(command):
         # The checkpoints of one program would be restored into another.
         return f"this run is of another command ({shlex.join(state.command)}); continue it with --again, or"

@@ -1,4 +1,4 @@
-"""What launchers and members tell each other: a few keys in torch's TCP store, all values plain JSON."""
+"""Messages between launchers and members: a few keys in torch's TCP store, with JSON values."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _TIMEOUT = timedelta(seconds=60)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Generation:
-    """Who trains from now on: members by rank."""
+    """A generation: the members that train, by rank."""
 
     number: int
     members: tuple[str, ...]
@@ -47,7 +47,7 @@ class Board:
         return int(self.store.add(f"{name}/count", 0))
 
     def publish(self, generation: Generation) -> None:
-        """Tell everybody who trains from now on."""
+        """Publish a generation."""
         self.store.set(f"generation/{generation.number}", json.dumps(generation.members))
         self.store.add("generation/newest", 1)
 
@@ -60,12 +60,12 @@ class Board:
         return Generation(number=number, members=tuple(json.loads(self.store.get(f"generation/{number}"))))
 
     def end(self, code: int) -> None:
-        """Tell everybody to leave."""
+        """Publish that the job is over."""
         self.store.set("over/code", str(code))
         self.store.add("over/flag", 1)
 
     def ended(self) -> int | None:
-        """The code to leave with, once it is over."""
+        """The exit code of the job, once it is over."""
         if int(self.store.add("over/flag", 0)) == 0:
             return None
         return int(self.store.get("over/code"))

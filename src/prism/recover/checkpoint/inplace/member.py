@@ -1,4 +1,4 @@
-"""One process that trains or waits to: it joins, trains when it is given a rank, and stays when others die."""
+"""A process that trains or waits as a spare. It trains when it is given a rank, and survives the death of others."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ from prism.recover.checkpoint.inplace.phases import Phases
 
 _log = logging.getLogger("prism.recover")
 _POLL_S = 0.05
-_INSIST_S = 1.0  # between requests to a training that does not stop
+_INSIST_S = 1.0  # interval of requests to a training that does not stop
 _LOST = "another rank was lost"
-_GIVE_UP_S = 20.0  # a process that cannot be brought back is better replaced
+_GIVE_UP_S = 20.0  # after this the process is replaced
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,7 +75,7 @@ class Member:
             torch.cuda.current_stream()  # a spare is only of use with its device ready
 
     def run(self, train: Callable[[Place], None]) -> int:
-        """Join and train until all is over; the exit code."""
+        """Join and train until the job is over; returns the exit code."""
         self._board.append("joined", self._name)
         seen = 0
         while (code := self._board.ended()) is None:
@@ -98,7 +98,7 @@ class Member:
         try:
             failure, own = self._attempt(train, place, connections)
             watch.stop()
-        except RestartTraining:  # it came while the attempt was ending by itself
+        except RestartTraining:  # raised while the attempt was already ending
             watch.stop()
             failure = failure or _LOST
         if failure:
@@ -112,7 +112,7 @@ class Member:
         self._phases.pass_by("left")
 
     def _attempt(self, train: Callable[[Place], None], place: Place, connections: Connections) -> tuple[str, bool]:
-        """Train; why it failed, if it did, and whether that was this rank's own fault."""
+        """Train; returns why it failed, if it did, and whether this rank was the cause."""
         try:
             with connections.recording_groups():
                 self._connect(connections, place)
@@ -129,7 +129,7 @@ class Member:
     def _connect(self, connections: Connections, place: Place) -> None:
         os.environ |= {"RANK": str(place.rank), "WORLD_SIZE": str(place.world_size), "LOCAL_RANK": str(place.rank)}
         with connections.recorded():
-            # A connection of its own, so that waiting for a rank that died meanwhile can be ended as well.
+            # A separate connection, so that waiting for a rank that has died can be ended too.
             store = PrefixStore(f"groups-{place.generation}", Board(self._address).store)
             dist.init_process_group(
                 self._backend, store=store, rank=place.rank, world_size=place.world_size, timeout=self._timeout
@@ -141,7 +141,7 @@ class Member:
 
 
 class _Watch(threading.Thread):
-    """Waits for a newer generation, then brings the training to an end, wherever it stands."""
+    """Waits for a newer generation, then ends the training wherever it is."""
 
     def __init__(self, address: str, generation: int, connections: Connections) -> None:
         super().__init__(name="prism-generation", daemon=True)
@@ -176,13 +176,13 @@ class _Watch(threading.Thread):
 
 
 def _blames_peer(error: Exception) -> bool:
-    """Whether an error only says that another rank is gone."""
+    """Whether an error only reports that another rank is gone."""
     words = ("gloo", "nccl", "connection", "broken pipe", "timed out")
     return isinstance(error, dist.DistError) or any(word in str(error).lower() for word in words)
 
 
 def _leave(connections: Connections) -> None:
-    """Give up everything that belonged to the old world; staged states stay, and their writers finish by themselves."""
+    """Destroy the process groups of the old generation; staged states stay, and their writers finish."""
     abandon_checkpointers()
     connections.shut_down()
     with contextlib.suppress(Exception):  # an aborted group may refuse

@@ -1,4 +1,4 @@
-"""A process that has imported torch, and forks members that need not do it again.
+"""A process that has imported torch and forks members, which then need not import it.
 
     python -m prism.recover.checkpoint.inplace.nursery SOCKET PROGRAM...
 
@@ -95,7 +95,7 @@ def run_program(words: list[str]) -> None:
 
 
 def main() -> None:
-    """Import, then fork on demand."""
+    """Import torch, then fork members on request."""
     launcher = socket.socket(fileno=int(sys.argv[1]))
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # a Ctrl-C reaches the members through the launcher
     importlib.import_module(f"{__package__}.member")  # and torch with it

@@ -1,4 +1,4 @@
-"""Where the time of a restart goes: moments that every member passes, with the CPU time it had used by then."""
+"""Measures where the time of a restart goes: moments that every member passes, with its CPU time."""
 
 from __future__ import annotations
 

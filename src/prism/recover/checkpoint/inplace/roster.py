@@ -1,4 +1,4 @@
-"""Who trains: members in, generations out. No store, no processes, no clocks."""
+"""Decides which members train in each generation. No store, no processes, no clocks."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from prism.recover.checkpoint.inplace.board import Generation
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RosterConfig:
-    """How many train, and how often it may begin again."""
+    """How many members train, and how often training may be restarted."""
 
     num_ranks: int
     max_restarts: int = 100
-    max_same_failures: int = 3  # the same error on the same rank: a program's fault, which a restart meets again
+    max_same_failures: int = 3  # the same error on the same rank is a bug of the program
 
 
 class Roster:
-    """The members and their parts."""
+    """The members and their ranks."""
 
     def __init__(self, config: RosterConfig) -> None:
         self.config = config
@@ -28,12 +28,12 @@ class Roster:
         self._alive: list[str] = []
         self._members: tuple[str, ...] = ()
         self._finished: set[str] = set()
-        self.broken = ""  # why the present world cannot go on
+        self.broken = ""  # why the present generation cannot continue
         self.explained = True  # False: a rank blames a peer, and no peer is known to be gone
         self._failures: Counter[str] = Counter()
 
     def join(self, name: str) -> None:
-        """A member has booted and waits."""
+        """A member has started and waits."""
         self._alive.append(name)
 
     def die(self, name: str) -> None:
@@ -62,7 +62,7 @@ class Roster:
             self.outcome, self.reason = 0, f"finished in generation {self.number}"
 
     def next_generation(self) -> Generation | None:
-        """The world that follows, if one is due and enough members have booted."""
+        """The next generation, if one is due and enough members have started."""
         if self.outcome is not None or (self.number and not self.broken):
             return None
         spares = [name for name in self._alive if name not in self._members]

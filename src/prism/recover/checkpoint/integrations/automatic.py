@@ -1,4 +1,4 @@
-"""What every integration needs: where checkpoints go, states as text, random states, and how a preempted job leaves."""
+"""Shared by all integrations: where checkpoints go, states as text, random states, and the end at a preemption."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def random_states() -> str:
 
 
 def set_random_states(text: str) -> None:
-    """Put the generators where `random_states` found them."""
+    """Set the generators to the states from `random_states`."""
     states = json.loads(text)
     kind, words, gauss = states["python"]
     random.setstate((kind, tuple(words), gauss))

@@ -42,7 +42,7 @@ class Session:
         self.notice = PreemptionNotice()
         self._told_to_go = LaggedVote(self.ranks)
         self.tag = self.ranks.on_first(lambda: find_proven(folder))
-        self.passed = 0  # optimizer steps of the script's loop so far, those passed over among them
+        self.passed = 0  # optimizer steps of the script's loop so far, including skipped ones
         self.micro_steps = 0
         self._next_save: int | None = None
         atexit.register(self.files.close)
@@ -75,7 +75,7 @@ class Session:
             self.progress.event("restored", step=self.passed, source="storage")
 
     def step_done(self) -> None:
-        """After every optimizer step: report, save when it pays, leave when told to go."""
+        """After every optimizer step: report, save when a save is due, end at a preemption."""
         self.passed += 1
         self.progress.step(self.passed)
         self.clock.step_done(time.monotonic())
@@ -108,7 +108,7 @@ class Session:
             self.progress.event("saved", step=step, healthy=True)
 
     def give_up(self) -> None:
-        """The script loads a checkpoint itself: that is its decision, and its own way is kept."""
+        """The script loads a checkpoint itself, so its own mechanism is kept."""
         self.tag = None
         self.notice.close()
         self.engine.prism_session = None

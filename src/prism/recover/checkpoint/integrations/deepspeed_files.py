@@ -1,4 +1,4 @@
-"""DeepSpeed's own checkpoint files, written by a thread while training goes on, and trusted only when proven.
+"""DeepSpeed's own checkpoint files, written by a thread during training, and used only if verified.
 
 Each rank's files are copied to host memory, written and forced to storage in the background, and then listed with their
 checksums in a file of that rank. A checkpoint counts when the lists of all ranks are there and agree with the files.
@@ -49,7 +49,7 @@ class BackgroundFiles:
         self._thread.start()
 
     def save(self, state: Any, path: str) -> None:
-        """Copy to the host; the file comes later."""
+        """Copy to the host; the file is written later."""
         self._todo.put(_Write(state=_to_host(state), path=Path(path)))
 
     def commit(self, tag: str, done: Callable[[str | None], None]) -> None:
@@ -93,7 +93,7 @@ class BackgroundFiles:
 
 
 def find_proven(folder: Path) -> str | None:
-    """The newest checkpoint whose files are all what was written."""
+    """The newest checkpoint whose files are all complete and unchanged."""
     return next((tag for tag in reversed(find_tags(folder)) if find_damage(folder / tag) is None), None)
 
 

@@ -31,7 +31,7 @@ _MARK = "prism"  # what the Trainer's own code is told to resume from; its loade
 
 
 class LoopState(Stateful):
-    """Scheduler, the Trainer's account of the run, and this rank's random states."""
+    """Scheduler, the Trainer's own state, and this rank's random states."""
 
     def __init__(self, trainer: Any, rank: int) -> None:
         self.trainer = trainer
@@ -50,7 +50,7 @@ class LoopState(Stateful):
         }
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Put it back; the random states wait until the batches have been skipped."""
+        """Restore it; the random states are restored after the batches have been skipped."""
         trainer = self.trainer
         for name, value in json.loads(state_dict["trainer"]).items():
             if name not in ("stateful_callbacks", "max_steps", "num_train_epochs") and hasattr(trainer.state, name):
@@ -78,7 +78,7 @@ class Session:
         self.paused = False
 
     def open(self, steps_per_epoch: int) -> None:
-        """Restore the newest good state into what the Trainer has just made."""
+        """Restore the newest good state into the objects that the Trainer has just created."""
         trainer = self.trainer
         optimizer = getattr(trainer.optimizer, "optimizer", trainer.optimizer)  # without accelerate's wrapper
         self.checkpointer = open_checkpointer(self.progress)
@@ -88,7 +88,7 @@ class Session:
         self.epoch, self.skipped = divmod(self.restored_step, steps_per_epoch)
 
     def step_end(self, control: Any) -> None:
-        """After every optimizer step: report, save when it pays and after the last one, leave when told to go."""
+        """After every optimizer step: report, save when a save is due and after the last step, end at a preemption."""
         assert self.checkpointer is not None
         step = self.trainer.state.global_step
         self.progress.step(step)
@@ -99,20 +99,20 @@ class Session:
             control.should_training_stop = True
 
     def evaluating(self, begins: bool) -> None:
-        """The Trainer is at something else than steps, or back at them."""
+        """Report that the Trainer does something other than steps, or continues with them."""
         if begins != self.paused and self.progress.rank == 0:
             self.progress.event("paused" if begins else "resumed", what="evaluation")
         self.paused = begins
 
     def logged(self, logs: dict[str, Any]) -> None:
-        """The Trainer tells a loss every few steps."""
+        """Keep the loss, which the Trainer logs every few steps."""
         self.loss = _number(logs.get("loss"))
         self.norm = _number(logs.get("grad_norm"))
         if self.loss is not None:
             self.progress.step(self.trainer.state.global_step, loss=self.loss, grad_norm=self.norm)
 
     def close(self) -> None:
-        """Finish the writes. A job that was told to go leaves here: what follows a training is not for half of one."""
+        """Finish the writes. A preempted job exits here: the code after the training expects a complete one."""
         if self.checkpointer is None:
             return
         preempted = self.checkpointer.preempted
@@ -139,7 +139,7 @@ def attach(module: Any) -> None:
 
 def _make_callback(parent: Any) -> Any:
     class PrismCallback(parent):  # type: ignore[misc]
-        """The Trainer's own hook for what happens between steps."""
+        """The Trainer's hook between steps."""
 
         def __init__(self, session: Session) -> None:
             self.session = session
@@ -154,7 +154,7 @@ def _make_callback(parent: Any) -> Any:
             self.session.evaluating(True)
 
         def on_train_end(self, args: Any, state: Any, control: Any, **more: Any) -> None:
-            self.session.evaluating(True)  # whatever the script does after training, no steps are to be expected
+            self.session.evaluating(True)  # the script may do other work after training; no steps are expected
 
         def on_log(self, args: Any, state: Any, control: Any, logs: Any = None, **more: Any) -> None:
             self.session.logged(logs or {})

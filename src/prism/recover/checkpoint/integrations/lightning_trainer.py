@@ -49,7 +49,7 @@ class LoopState(Stateful):
         }
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Put it back; the random states wait until the data is where it was."""
+        """Restore it; the random states are restored once the data is at the same position."""
         trainer, rank = self.trainer, self.trainer.global_rank
         trainer.fit_loop.load_state_dict(json.loads(state_dict["loops"]))
         states = PlainStates.unpack(state_dict["schedulers"])
@@ -86,7 +86,7 @@ class Saving:
         self.last_step = self.saved_step = trainer.global_step
 
     def on_train_start(self, trainer: Any, pl_module: Any) -> None:
-        """The loader was started: bring it to where it was. Then take the signals back from Lightning's handlers."""
+        """Advance the new loader to its earlier position, then replace Lightning's signal handlers."""
         assert self.checkpointer is not None
         if self.resumed:
             self._forward_data(trainer.fit_loop)
@@ -114,7 +114,7 @@ class Saving:
             set_random_states(self.loop.random)
 
     def on_train_batch_end(self, trainer: Any, pl_module: Any, outputs: Any, batch: Any, batch_idx: int) -> None:
-        """After every batch that ended in an optimizer step: report, save when it pays, leave when told to go."""
+        """After every batch that ended in an optimizer step: report, save when a save is due, end at a preemption."""
         assert self.checkpointer is not None
         step = trainer.global_step
         if step == self.last_step:
@@ -129,10 +129,10 @@ class Saving:
         if reason == "preemption":
             self._close()
             sys.stdout.flush()
-            sys.exit(0)  # what follows a training in the script is not for half of one
+            sys.exit(0)  # the code after the training expects a complete one
 
     def on_train_end(self, trainer: Any, pl_module: Any) -> None:
-        """The last step is saved, too: what the script does next may fail, and is then not trained for again."""
+        """Save the last step too, so that training is not repeated if the script fails after it."""
         if self.checkpointer is not None and self.saved_step != self.last_step:
             self._save(self.checkpointer)
 
@@ -151,7 +151,7 @@ class Saving:
             self.progress.event("resumed")
 
     def teardown(self, trainer: Any, pl_module: Any, stage: str) -> None:
-        """The end of the fit; whatever the script does after it, no steps are to be expected."""
+        """The end of the fit; the script may do other work after it, so no steps are expected."""
         self._close()
         if stage == "fit" and trainer.global_rank == 0:
             self.progress.event("paused", what="after training")

@@ -32,12 +32,12 @@ class Optimizers(Stateful):
         fresh = [one for one in self.container.optimizers if not one.state]
         found: dict[str, Any] = self.container.state_dict()
         for one in fresh:
-            # torchtitan makes the moments by a step of its own, which Adam's bias correction would count as a real one.
+            # torchtitan creates the moments by a step, which Adam's bias correction would count as a real one.
             one.state.clear()
         return found
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Put loaded state in place."""
+        """Load a state."""
         self.container.load_state_dict(state_dict)
 
 
@@ -52,7 +52,7 @@ class RandomStates(Stateful):
         return {f"rank-{self.rank}": random_states()}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Put them back."""
+        """Restore them."""
         set_random_states(state_dict[f"rank-{self.rank}"])
 
 
@@ -77,7 +77,7 @@ class Session:
         return self.checkpointer.restore(self.state) is not None
 
     def save(self, step: int, last_step: bool) -> bool:
-        """After every step: report, save when it pays, leave when told to go."""
+        """After every step: report, save when a save is due, end at a preemption."""
         self.progress.step(step)
         reason = self.checkpointer.should_save(step)
         if reason is None and not last_step:

@@ -1,4 +1,4 @@
-"""What an attempt adds to the manifest: marks, orders, nodes to avoid, time to save. Pure."""
+"""What an attempt adds to the manifest: labels, variables, nodes to avoid, time to save. Pure."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from prism.recover.supervise.launchers.kubernetes.pods import COMPLETION_INDEX, 
 RUN_LABEL, ATTEMPT_LABEL = "prism-run", "prism-attempt"
 MOUNT = "/prism"
 _VOLUME = "prism-node"
-_KEEP_S = 86_400  # a finished workload must still be there when a supervisor that was away comes back
+_KEEP_S = 86_400  # a finished workload must still exist when a supervisor is restarted later
 _SPARE_S = 5  # for the container's own end after the save
 _MANAGER = "prism-supervise"
 

@@ -31,7 +31,7 @@ STRATEGIC = "application/strategic-merge-patch+json"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Request:
-    """One question to the server."""
+    """One request to the server."""
 
     method: str
     path: str
@@ -42,7 +42,7 @@ class Request:
 
 
 class ApiRefused(BadConfigError):
-    """The server understood and said no."""
+    """The server refused a request."""
 
     def __init__(self, status: int, text: str) -> None:
         super().__init__(text)
@@ -50,7 +50,7 @@ class ApiRefused(BadConfigError):
 
 
 class ApiUnreachable(OSError):
-    """No answer, or none that counts: to be tried again."""
+    """No usable answer; the request can be tried again."""
 
 
 class Api:
@@ -118,7 +118,7 @@ class Api:
         return found if isinstance(found, dict) else {}
 
     def _send(self, request: Request) -> urllib3.BaseHTTPResponse:
-        """One request; a second one with a fresh ticket where the first was refused for the old one."""
+        """One request; repeated with a renewed token if the old one was refused."""
         for again in (False, True):
             response = self._try(request)
             if response.status == 401 and not again:
@@ -160,7 +160,7 @@ class Api:
 
 
 def _error(request: Request, response: urllib3.BaseHTTPResponse) -> Exception:
-    """What the server said, as an error for whoever must act on it."""
+    """The server's answer as an error that says who must act."""
     try:
         text = response.read(_MAX_ERROR_BYTES)
     except (urllib3.exceptions.HTTPError, OSError):

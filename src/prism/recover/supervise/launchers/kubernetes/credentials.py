@@ -1,4 +1,4 @@
-"""Who we are to the API server: a kubeconfig's context, or the service account of the pod we run in."""
+"""Credentials for the API server: from a kubeconfig's context, or the service account of this pod."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class Credentials:
             raise BadConfigError(f"{where}: the cluster's 'server' is {self.server!r}, expected https://HOST:PORT")
 
     def ticket(self) -> Ticket:
-        """What to sign with now."""
+        """The ticket that is valid now."""
         if self._ticket is None or time.time() > self._ticket.until_s - _EARLY_S:
             self._ticket = self._fetch()
         return self._ticket
@@ -68,7 +68,7 @@ class Credentials:
         return {}
 
     def tls(self) -> ssl.SSLContext:
-        """How to prove who the server is, and who we are where that is done by a certificate."""
+        """The TLS settings: how to verify the server, and our certificate if there is one."""
         try:
             return self._context(self._bytes(self._cluster, "certificate-authority"), self.ticket())
         except (ssl.SSLError, ValueError) as error:

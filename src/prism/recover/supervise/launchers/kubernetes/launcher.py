@@ -64,7 +64,7 @@ class KubernetesLauncher:
     # -- the contract of a launcher
 
     def start(self, plan: LaunchPlan) -> tuple[str, ...]:
-        """Create the workload of an attempt; where it is there already, it is taken over."""
+        """Create the workload of an attempt, or take it over if it exists."""
         plan.folder.mkdir(parents=True, exist_ok=True)
         run = run_id(plan.folder.parent.parent)
         body = prepare(self._manifest, self._additions(plan, run))
@@ -90,7 +90,7 @@ class KubernetesLauncher:
         return ()
 
     def look(self, folder: Path) -> Look:
-        """From what the watches have seen; an attempt's end is written down."""
+        """The status from the watches; the end of an attempt is written to its folder."""
         ended = read_end(folder)
         if ended is not None:
             return ended
@@ -98,7 +98,7 @@ class KubernetesLauncher:
         if session is None:
             return Look(running=False)
         if not session.wait_listed(_SYNC_S):
-            # The cluster cannot be asked: that says nothing of the job, which runs on.
+            # Without an answer of the cluster nothing is known about the job; it is assumed to run.
             self._tell_trouble(session)
             return Look(running=True, queued=True)
         self._tell_trouble(session)
@@ -115,7 +115,7 @@ class KubernetesLauncher:
         ended = read_end(folder)
         if ended is None and self._session(folder) is None:
             return
-        if ended is None or ended.code != 0:  # what is complete may stay, for people to look at
+        if ended is None or ended.code != 0:  # a completed workload stays, so that it can be inspected
             self._end(folder, grace_s, hurry)
         if ended is None:
             write_end(folder, self.look(folder))
@@ -135,7 +135,7 @@ class KubernetesLauncher:
         return []
 
     def cordon(self, host: str, reason: str) -> None:
-        """Our own attempts avoid the node in any case; others are kept off it only where the user wants that."""
+        """Taint the node if the user wants that; our own attempts avoid it in any case."""
         with contextlib.suppress(OSError):
             try:
                 self._say(mark_suspect(self._api, host, reason, dry_run=not self.settings.kubernetes.taint))
@@ -149,7 +149,7 @@ class KubernetesLauncher:
                 clear_suspect(self._api, host)
 
     def prefix(self, host: str) -> tuple[str, ...]:
-        """A node cannot be entered from outside: the host test would need a pod there."""
+        """Raise: no command can be run on a node without a pod there."""
         raise BadConfigError("the host test does not reach Kubernetes nodes; nodes are judged by how pods end there")
 
     # -- inside
@@ -199,7 +199,7 @@ class KubernetesLauncher:
         return made
 
     def _create_train_job(self, body: JsonObject) -> JsonObject:
-        """Nodes to avoid go where this cluster's TrainJob has a place for them; a field it does not know is dropped."""
+        """Put the nodes to avoid into the field that this cluster's TrainJob knows; it drops unknown fields."""
         patches = body["spec"].get("runtimePatches")
         if patches:
             tried = self._api.create(self._manifest.path, body, {"dryRun": "All"})
@@ -224,7 +224,7 @@ class KubernetesLauncher:
             )
 
     def _end(self, folder: Path, grace_s: float, hurry: Callable[[], bool]) -> None:
-        """Delete workload and pods, and wait until they are gone; pods of lost nodes are forgotten in the end."""
+        """Delete workload and pods and wait for their end; pods of lost nodes are deleted without confirmation."""
         run = run_id(folder.parent.parent)
         found = self._api.find(self._path)
         if found is not None and (found["metadata"].get("labels") or {}).get(RUN_LABEL) == run:
@@ -257,7 +257,7 @@ class KubernetesLauncher:
         return f"/api/v1/namespaces/{self._manifest.namespace}/pods/{pod['metadata']['name']}"
 
     def _wait_gone(self, run: str) -> None:
-        """The name must be free, and pods of the attempt before must not be taken for the new one's."""
+        """Wait until the name is free and no pod of the previous attempt is left."""
         deadline = time.monotonic() + _SETTLE_S
         while self._api.find(self._path) is not None or self._pods(run):
             if time.monotonic() > deadline:

@@ -1,4 +1,4 @@
-"""What pods say of an attempt: which rank runs on which node, how each ended, and how the whole stands. No requests."""
+"""The status of an attempt from its pods: which rank runs on which node, and how each ended. No requests."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ JOB_INDEX = "jobset.sigs.k8s.io/job-index"
 REPLICATED_JOB = "jobset.sigs.k8s.io/replicatedjob-name"
 TRAINERS = ("trainer", "node", "pytorch")  # names of the container that trains: ours, Kubeflow Trainer's, v1's
 _TOLD = 128 + 15
-# Status reasons of pods that the cluster ended: they are told to go, they did not fail.
+# Status reasons of pods that the cluster ended: they did not fail.
 _TOLD_REASONS = {"Evicted", "Preempted", "Preempting", "NodeShutdown", "Shutdown", "Terminated"}
 _LOST_REASONS = {"NodeLost"}
 _BY_POD_GC = {"DeletionByPodGC"}  # its node is gone from the cluster
@@ -53,7 +53,7 @@ class PodState:
 
     @property
     def exit_code(self) -> int | None:
-        """Its code; that of SIGTERM where it was told to go, also when it saved and left with 0."""
+        """Its exit code; that of SIGTERM if it was asked to end, even if it saved and exited with 0."""
         return _TOLD if self.told_to_go and not self.lost else self.code
 
 
@@ -131,7 +131,7 @@ def read_workload(item: Mapping[str, Any] | None, name: str, num_pods: int | Non
 
 
 def judge(pods: list[PodState], workload: WorkloadState, judging: Judging) -> Look:
-    """How the attempt is doing."""
+    """The status of the attempt."""
     ordered = sorted(pods, key=lambda pod: pod.place)
     hosts = tuple(dict.fromkeys(pod.node for pod in ordered if pod.node))
     lost = next((pod.node for pod in ordered if _is_lost(pod, judging)), None)
@@ -180,7 +180,7 @@ def _order_of_failure(pod: PodState) -> tuple[bool, float, int]:
 
 
 def _waits_for(status: Mapping[str, Any], state: Mapping[str, Any]) -> str:
-    """Why a pod does not start, where that will not pass by itself soon."""
+    """Why a pod does not start, unless it is about to."""
     waiting = state.get("waiting") or {}
     if waiting.get("reason") and waiting["reason"] not in _STARTING:
         return f"{waiting['reason']}: {waiting.get('message', '')}".strip(": ")[:200]

@@ -1,4 +1,4 @@
-"""One attempt under watch: its workload, its pods and their logs, kept up to date by threads."""
+"""Watches one attempt: its workload, its pods and their logs, kept up to date by threads."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _MAX_LINES = 8
 
 
 class Session:
-    """What the cluster says of one attempt."""
+    """The cluster's view of one attempt."""
 
     def __init__(self, api: Api, folder: Path, record: WorkloadRecord, settings: KubernetesSettings) -> None:
         self._record, self._settings = record, settings
@@ -54,7 +54,7 @@ class Session:
         return self._last
 
     def new_trouble(self) -> list[str]:
-        """What a person should know of and was not told yet."""
+        """Problems that were not reported yet."""
         lines = [f"Kubernetes: {watch.trouble}" for watch in (self._pods, self._workload) if watch.trouble]
         for pod in self._states():
             if pod.waits_for and not pod.over:
@@ -71,7 +71,7 @@ class Session:
         return ends if len(ends) <= _MAX_LINES else [*ends[:_MAX_LINES], f"and {len(ends) - _MAX_LINES} more pods"]
 
     def close(self) -> None:
-        """Let the threads end."""
+        """End the threads."""
         for watch in (self._pods, self._workload):
             watch.close()
         self.logs.close()
