@@ -12,7 +12,6 @@ from prism.observe.parallelism.gradient_groups import (
     Arrivals,
     _count_groups,
     _group_connections,
-    _Groups,
     fit_independent_ranks,
 )
 
@@ -42,23 +41,23 @@ def make_connections(sizes: list[int], noise_ns: float = 0.0) -> list[Connection
 )
 def test_groups_that_end_alike_by_chance_are_as_small_as_the_others(ending_as_one: list[int], groups: int) -> None:
     connections = make_connections(ending_as_one)
-    found = _group_connections(connections, [1.0] * len(connections), 1_000.0)
-    assert len(found.connections) == len(found.load) == groups
+    assert len(_group_connections(connections, 1_000.0)) == groups
 
 
 @pytest.mark.parametrize(("slower", "groups"), [(1.0, 4), (2.5, 1)])
 def test_a_connection_at_a_slow_place_ends_apart_and_is_no_group(slower: float, groups: int) -> None:
     *others, slow = make_connections([3, 1])
     connections = [*others, replace(slow, shortest=slower * slow.shortest)]
-    assert len(_group_connections(connections, [1.0] * 4, 1_000.0).connections) == groups
+    assert len(_group_connections(connections, 1_000.0)) == groups
 
 
 def test_stages_that_send_at_other_times_are_counted_by_these_and_not_by_how_much_they_send() -> None:
     first, *others = make_connections([4])
     late = [replace(c, start=c.start + 50_000_000, end=c.end + 50_000_000) for c in others[1:]]
-    groups = [[c] for c in (first, others[0], *late)]
+    loads = (1.2, 1.2, 1.0, 1.0)
+    groups = [[replace(c, load=load)] for c, load in zip((first, others[0], *late), loads, strict=True)]
     # Two ranks of the first stage, which holds the embeddings, and two of the second.
-    found = _count_groups(_Groups(connections=groups, load=[1.2, 1.2, 1.0, 1.0]), STEP_NS)
+    found = _count_groups(groups, STEP_NS)
     assert (found.dense, found.stages) == (2, 2)
 
 

@@ -17,7 +17,7 @@ from prism.observe.jobs.grouping import ObservedJob, PeriodEstimator, find_remna
 from prism.observe.jobs.lives import part_successive_jobs
 from prism.observe.parallelism.known_jobs import Known, is_steady
 from prism.observe.parallelism.layout import infer_layout, relabel_ties
-from prism.observe.parallelism.message_streams import find_message_streams
+from prism.observe.parallelism.message_streams import find_message_streams, find_rows
 from prism.observe.parallelism.pairs import choose_kind, label_pairs
 from prism.observe.parallelism.rank_counts import count_own_nics, count_unseen_ranks
 from prism.observe.parallelism.stages import NO_STAGES, find_stages
@@ -174,7 +174,6 @@ def _study(traffic: Traffic, job: ObservedJob, gpus_per_host: int | None, known:
         visible = replace(visible, notes=(*visible.notes, "how it is laid out cannot be seen either"))
         streams = streams.with_columns(kind=pl.lit("unknown"))
         stages, layout, pairs = NO_STAGES, Layout(), None
-    own = traffic.endpoints[job.endpoints]
     if pairs is None:
         pairs = _name_pairs(traffic, job, choose_kind(streams))
     if volumes is not None and not layout.stages:
@@ -184,20 +183,10 @@ def _study(traffic: Traffic, job: ObservedJob, gpus_per_host: int | None, known:
         layout = layout.cap(levels.SHARE_HALF)
         told = pl.when(pl.col("kind") == "storage").then(1.0).otherwise(levels.SHARE_HALF)
         pairs = pairs.with_columns(pl.min_horizontal("confidence", told).alias("confidence"))
-    return JobDiagnosis(
-        id=job.id,
-        endpoints=tuple(own["address"]),
-        hosts=tuple(own["host"].unique(maintain_order=True)),
-        notes=visible.notes,
-        visible=visible,
-        layout=layout,
-        pairs=pairs,
-        steps=steps,
-        streams=streams,
-        stages=stages,
-        observed=job,
-        clock=clock,
-    )
+    return replace(
+        list_unstudied(traffic, job, *visible.notes),
+        visible=visible, layout=layout, pairs=pairs, steps=steps, streams=streams, stages=stages, clock=clock,
+    )  # fmt: skip
 
 
 def _find_steps(
@@ -224,10 +213,7 @@ def choose_step_streams(streams: pl.DataFrame, remnants: pl.Series) -> pl.DataFr
     if not streams["cut"].any():
         return streams
     whole = ~pl.col("cut")
-    if streams.select((whole & (pl.col("role") != "rare")).any()).item():
-        regular = pl.lit(False)
-    else:
-        regular = whole & (pl.col("presence") >= 0.5)
+    regular = whole & (pl.col("presence") >= 0.5) & ~(whole & (pl.col("role") != "rare")).any()
     return streams.with_columns(
         role=pl.when(regular).then(pl.lit("oneway")).when("cut").then(pl.lit("rare")).otherwise("role"),
         kind=pl.when(regular).then(pl.lit("dp")).otherwise("kind"),
@@ -252,9 +238,7 @@ def find_last_save(saves: pl.DataFrame, job: ObservedJob, until_ns: int) -> int:
 def pipeline_messages(messages: pl.DataFrame, streams: pl.DataFrame) -> pl.DataFrame:
     """The messages of streams that carry pipeline traffic, with src and dst."""
     pipe = streams.filter(pl.col("kind") == "pp").select("stream", "src", "dst")
-    row = np.full(int(streams["stream"].max() or 0) + 1, -1, np.int64)  # type: ignore[arg-type]
-    row[pipe["stream"].to_numpy()] = np.arange(pipe.height)
-    of_pipe = row[messages["stream"].to_numpy()]
+    of_pipe = find_rows(pipe, messages["stream"])
     own = np.flatnonzero(of_pipe >= 0)
     return messages.select("stream", "start_ns", "end_ns")[own].hstack(pipe.select("src", "dst")[of_pipe[own]])
 

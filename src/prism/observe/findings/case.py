@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from prism.observe.findings.collectives import number_sizes, place_calls
 from prism.observe.jobs.grouping import ObservedJob
+from prism.observe.parallelism.message_streams import find_rows
 from prism.observe.parallelism.stages import StageMap
 from prism.observe.steps.life import LifeConfig, StepTemplate, make_template
 from prism.observe.steps.work import find_pauses, measure_work
@@ -148,9 +149,7 @@ class Case:
     @cached_property
     def stage_of(self) -> Ints:
         """Stage by endpoint, -1 where it has none."""
-        stage = np.full(len(self.hosts), -1, np.int64)
-        stage[list(self.stages.stage)] = list(self.stages.stage.values())
-        return stage
+        return self.stages.tabulate(len(self.hosts))
 
     @cached_property
     def addresses(self) -> list[str]:
@@ -241,20 +240,13 @@ def make_case(
     transfers_visible: bool = True,
 ) -> Case:  # fmt: skip
     """A case from what is known of a job; `messages` are all messages of its pairs."""
-    row = np.zeros(int(streams["stream"].max() or 0) + 1, np.int64)  # type: ignore[arg-type]
-    row[streams["stream"].to_numpy()] = np.arange(streams.height)
-    labels = streams.select("src", "dst", "kind", "role", "per_step")[row[messages["stream"].to_numpy()]]
+    row = find_rows(streams, messages["stream"])
+    labels = streams.select("src", "dst", "kind", "role", "per_step")[row]
     step = find_step(messages["start_ns"].to_numpy(), steps)
-    place, num = number_places(row[messages["stream"].to_numpy()], step.astype(np.int64), streams.height)
-    known = messages.hstack(
-        [
-            *labels.iter_columns(),
-            pl.Series("step", step),
-            pl.Series("place", place.astype(np.int32)),
-            pl.Series("num", num.astype(np.int32)),
-        ]
-    )
-    known = place_calls(known, streams, row[messages["stream"].to_numpy()], steps.height)
+    place, num = (counted.astype(np.int32) for counted in number_places(row, step.astype(np.int64), streams.height))
+    counts = {"step": step, "place": place, "num": num}
+    known = messages.hstack([*labels.iter_columns(), *(pl.Series(name, values) for name, values in counts.items())])
+    known = place_calls(known, streams, row, steps.height)
     return Case(
         job=job,
         layout=layout,
@@ -271,9 +263,7 @@ def make_case(
 
 def _list_calls(case: Case) -> Calls:
     streams = case.streams
-    row_of = np.zeros(int(streams["stream"].max() or 0) + 1, np.int64)  # type: ignore[arg-type]
-    row_of[streams["stream"].to_numpy()] = np.arange(streams.height)
-    row, step = row_of[case.messages["stream"].to_numpy()], case.messages["step"].to_numpy()
+    row, step = find_rows(streams, case.messages["stream"]), case.messages["step"].to_numpy()
     steady = ((streams["role"] != "rare") & (streams["kind"] != "unknown")).to_numpy()
     kept = np.flatnonzero(steady[row] & (step >= 0))
     kinds = sorted(streams["kind"].unique().to_list())

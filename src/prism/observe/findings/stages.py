@@ -57,11 +57,9 @@ def find_heavy_stages(case: Case, table: WorkTable | None = None) -> list[Propos
 
 def _expect_of_last(case: Case, last: int) -> float:
     """How much heavier its output layer may make the last stage: work is proportional to weights, as are gradients."""
-    stage = np.full(len(case.hosts), -1, np.int64)
-    stage[list(case.stages.stage)] = list(case.stages.stage.values())
     sent = case.messages.lazy().filter((pl.col("kind") == "dp") & (pl.col("step") >= 0)).select("src", "bytes")
     by_rank = sent.group_by("src").agg(pl.col("bytes").sum()).collect()
-    at, size = stage[by_rank["src"].to_numpy()], by_rank["bytes"].to_numpy()
+    at, size = case.stage_of[by_rank["src"].to_numpy()], by_rank["bytes"].to_numpy()
     between = (at > 0) & (at < last)
     if not between.any() or not (at == last).any():
         return _UNEVEN_LAST

@@ -145,6 +145,16 @@ def connect(num: int, src: Ints, dst: Ints) -> Ints:
     return parent
 
 
+def list_parts(src: Ints, dst: Ints) -> list[Ints]:
+    """The nodes of each part of a graph, in order of the smallest one; links join `src` and `dst`."""
+    nodes, ends = np.unique(np.concatenate([src, dst]), return_inverse=True)
+    if not len(nodes):
+        return []
+    labels = connect(len(nodes), *np.split(ends.astype(np.int64), 2))
+    order = np.argsort(labels, kind="stable")
+    return np.split(nodes[order], np.flatnonzero(np.diff(labels[order])) + 1)
+
+
 def _make_clusters(traffic: Traffic, src: Ints, dst: Ints, steady: NDArray[np.bool_]) -> list[Cluster]:
     host = traffic.endpoints["host_id"].to_numpy().astype(np.int64)
     sender, receiver = traffic.ends
@@ -228,7 +238,7 @@ def _find_pauses(traffic: Traffic, served: NDArray[np.bool_], endpoints: Ints) -
 def measure_period(traffic: Traffic, pairs: Ints, pauses: Times) -> float | None:
     """The period of what some pairs send, from a few streams of every size; `pauses` are when it wrote to storage."""
     pairs = np.sort(pairs)
-    chosen = _choose_some(pairs, _LISTENED_PAIRS)
+    chosen = choose_some(pairs, _LISTENED_PAIRS)
     stream = _keep_whole(traffic, traffic.streams_of(chosen), pairs)
     load, num = traffic.stream_load[stream], traffic.stream_num[stream]
     candidates = pl.DataFrame(
@@ -250,7 +260,7 @@ def measure_period(traffic: Traffic, pairs: Ints, pauses: Times) -> float | None
     classes: list[int] = []
     stream, own_class = candidates["stream"].to_numpy(), candidates["klass"].to_numpy()
     for klass in common["klass"].to_list():
-        for one in _choose_some(stream[own_class == klass], _STREAMS_PER_CLASS).tolist():
+        for one in choose_some(stream[own_class == klass], _STREAMS_PER_CLASS).tolist():
             parts.append(_starts_of(traffic, one))
             classes.append(klass)
     slack = max(CLOCK_ERROR_NS, traffic.resolution_ns)
@@ -269,30 +279,23 @@ def leave_seen_by_chance(streams: pl.DataFrame, sample_bytes: float) -> pl.DataF
 
 
 def find_remnants(traffic: Traffic, streams: pl.DataFrame) -> pl.Series:
-    """Which streams carry very little of their pair's bytes at irregular times; `streams`: pair bytes num.
+    """Which streams carry very little of their pair's bytes at irregular times: remnants of torn transfers, or files.
 
-    If a step has many micro-batches, its gradients and parameters carry little as well, but pause alike in
-    every step.
+    Their rate says nothing about steps. If a step has many micro-batches, its gradients and parameters carry little as
+    well, but pause alike in every step. Messages of a few numbers, such as norms, are not remnants.
     """
     klass = (pl.col("bytes").clip(1).log() / _SAME_SIZE).round().cast(pl.Int64)
-    found = streams.select("stream", are_remnants().alias("remnant"), klass.alias("klass"))
+    load = pl.col("bytes") * pl.col("num")
+    little = (pl.col("bytes") >= NUMBERS_BYTES) & (load < _REMNANT * load.max().over("pair"))
+    found = streams.select("stream", little.alias("remnant"), klass.alias("klass"))
     steady = [one for (one,), own in found.filter("remnant").group_by("klass") if _rest_alike(traffic, own["stream"])]
     return found.select(pl.col("remnant") & ~pl.col("klass").is_in(steady)).to_series()
 
 
 def _rest_alike(traffic: Traffic, streams: pl.Series) -> bool:
     """Whether a few of the streams all pause at regular times, or after equally many messages."""
-    some = _choose_some(streams.to_numpy(), _STREAMS_PER_CLASS).tolist()
+    some = choose_some(streams.to_numpy(), _STREAMS_PER_CLASS).tolist()
     return all(time_rests_of(_starts_of(traffic, stream)) > 0 for stream in some)
-
-
-def are_remnants() -> pl.Expr:
-    """Which streams carry very little of what their pair sends: remnants of torn transfers, or files.
-
-    Their rate says nothing about steps. Messages of a few numbers, such as norms, are not remnants.
-    """
-    load = pl.col("bytes") * pl.col("num")
-    return (pl.col("bytes") >= NUMBERS_BYTES) & (load < _REMNANT * load.max().over("pair"))
 
 
 def _keep_whole(traffic: Traffic, streams: Ints, pairs: Ints) -> Ints:
@@ -307,7 +310,7 @@ def _keep_whole(traffic: Traffic, streams: Ints, pairs: Ints) -> Ints:
     return whole
 
 
-def _choose_some(values: Ints, most: int) -> Ints:
+def choose_some(values: Ints, most: int) -> Ints:
     """At most so many of the values, evenly spread."""
     return values[np.unique(np.linspace(0, len(values) - 1, min(len(values), most)).astype(np.int64))]
 
@@ -338,5 +341,5 @@ def _heavy_streams(traffic: Traffic, candidates: pl.DataFrame) -> list[StreamSta
     """A few of the streams that carry most: remnants of torn transfers say nothing about steps."""
     load = pl.col("bytes") * pl.col("num")
     heavy = candidates.filter(load >= _HEAVY * load.max()).sort("klass", "stream")
-    chosen = heavy[_choose_some(np.arange(heavy.height), _MOST_HEAVY)].select("stream", "klass").iter_rows()
+    chosen = heavy[choose_some(np.arange(heavy.height), _MOST_HEAVY)].select("stream", "klass").iter_rows()
     return [StreamStarts(times=_starts_of(traffic, stream), klass=klass) for stream, klass in chosen]

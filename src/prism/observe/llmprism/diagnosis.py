@@ -8,7 +8,7 @@ import numpy as np
 import polars as pl
 
 from prism.observe.diagnosis import Diagnosis, JobDiagnosis
-from prism.observe.jobs.grouping import ObservedJob, connect
+from prism.observe.jobs.grouping import ObservedJob, connect, list_parts
 from prism.observe.llmprism.alarms import raise_alarms
 from prism.observe.llmprism.parallelism import label_kinds, split_steps
 from prism.observe.llmprism.recognition import Ints, recognise_clusters
@@ -99,7 +99,7 @@ def _lay_out(
 ) -> tuple[Layout, StageMap]:
     """Degrees that follow from the groups: tensor parallel is what is left, the rest is not claimed and counts as 1."""
     address = traffic.endpoints["address"]
-    chains = _find_chains(messages, pairs, traffic)
+    chains = _find_chains(messages, pairs)
     sets = groups.group_by("root", maintain_order=True).agg("address")["address"].to_list()
     dp = _usual([len(s) for s in sets])
     pp = _usual([len(c) for c in chains])
@@ -121,17 +121,13 @@ def _usual(sizes: list[int]) -> int:
     return Counter(sizes).most_common(1)[0][0] if sizes else 1
 
 
-def _find_chains(messages: pl.DataFrame, pairs: pl.DataFrame, traffic: Traffic) -> list[list[int]]:
+def _find_chains(messages: pl.DataFrame, pairs: pl.DataFrame) -> list[list[int]]:
     """Endpoints that pipeline pairs connect, in the order in which they first send."""
     pp = pairs.filter(pl.col("kind") == "pp")
     src, dst = (pp[side].to_numpy().astype(np.int64) for side in ("src", "dst"))
     first = messages.filter(pl.col("kind") == "pp").group_by("src").agg(pl.col("start_ns").min())
     sends = {int(e): t for e, t in first.iter_rows()}
-    root = connect(traffic.endpoints.height, src, dst)
-    chains: dict[int, list[int]] = {}
-    for endpoint in np.unique(np.concatenate([src, dst])).tolist():
-        chains.setdefault(int(root[endpoint]), []).append(endpoint)
-    return [sorted(chain, key=lambda e: (sends.get(e, 2**62), e)) for chain in chains.values()]
+    return [sorted(part.tolist(), key=lambda e: (sends.get(e, 2**62), e)) for part in list_parts(src, dst)]
 
 
 def _describe(name: str, members: Ints, messages: pl.DataFrame, pairs: pl.DataFrame) -> ObservedJob:

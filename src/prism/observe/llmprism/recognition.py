@@ -6,7 +6,7 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
-from prism.observe.jobs.grouping import connect
+from prism.observe.jobs.grouping import list_parts
 from prism.observe.traffic.table import Traffic
 
 _ALIKE = 0.5  # Jaccard similarity of server sets above which clusters are one job; the threshold is not published
@@ -19,9 +19,7 @@ def recognise_clusters(traffic: Traffic) -> list[Ints]:
     src, dst = (traffic.pairs[side].to_numpy().astype(np.int64) for side in ("src", "dst"))
     trains = _is_gpu(traffic.endpoints)
     inside = trains[src] & trains[dst]
-    label = connect(traffic.endpoints.height, src[inside], dst[inside])
-    used = np.unique(np.concatenate([src[inside], dst[inside]]))
-    clusters = [used[label[used] == root] for root in np.unique(label[used])]
+    clusters = list_parts(src[inside], dst[inside])
     host = traffic.endpoints["host_id"].to_numpy().astype(np.int64)
     jobs = _merge(clusters, [frozenset(host[c].tolist()) for c in clusters])
     return sorted(jobs, key=lambda members: (-len(members), int(members[0])))

@@ -58,6 +58,7 @@ class Connection:
     silence: Floats  # of the connection before each message, ns
     shortest: float  # that a message takes without waiting, ns
     moved: Floats  # by how much sampling usually moves a start or an end of each message, ns
+    load: float = 0.0  # bytes that it carries in messages of any size
 
     @cached_property
     def noise(self) -> float:
@@ -100,8 +101,8 @@ def _median_or_zero(values: Floats) -> float:
     return float(find_median(values.copy())) if len(values) else 0.0
 
 
-def read_connection(traffic: Traffic, stream: int) -> Connection:
-    """The messages of a stream, and how long its connection was silent before each."""
+def read_connection(traffic: Traffic, stream: int, load: float = 0.0) -> Connection:
+    """The messages of a stream, and how long its connection was silent before each; `load` is all that this carries."""
     own, columns = traffic.rows_of_stream(stream), traffic.columns
     pair = int(columns["pair"][own[0]])
     rows, silence = _list_silences(
@@ -115,6 +116,7 @@ def read_connection(traffic: Traffic, stream: int) -> Connection:
         silence=silence,
         shortest=shortest,
         moved=moved,
+        load=load,
     )
 
 

@@ -12,7 +12,7 @@ import numpy as np
 import polars as pl
 
 from prism.observe import levels
-from prism.observe.jobs.grouping import SKEW_NS, connect
+from prism.observe.jobs.grouping import SKEW_NS, choose_some, list_parts
 from prism.observe.parallelism.connections import (
     BOUND_SCATTER,
     Connection,
@@ -23,7 +23,7 @@ from prism.observe.parallelism.connections import (
     part_ends,
     read_connection,
 )
-from prism.observe.parallelism.shared_sequences import count_in_step
+from prism.observe.parallelism.shared_sequences import Groups, count_in_step
 from prism.observe.traffic.numbering import nearest
 from prism.observe.traffic.table import Traffic
 
@@ -81,17 +81,17 @@ def count_gradient_groups(
     largest = largest.select("src", "dst", "src_host", "dst_host", "stream", "bytes", "load")
     largest = largest.sort("bytes", maintain_order=True)
     found: list[GradientGroups] = []
-    places: list[list[list[Connection]]] = []
+    places: list[Groups] = []
     sharp_ns = _measure_sharpness(traffic, largest)
     hosts = largest.sort("src_host", maintain_order=True).partition_by("src_host", maintain_order=True)
-    for place in np.unique(np.linspace(0, len(hosts) - 1, _PLACES).astype(np.int64)).tolist():
+    for place in choose_some(np.arange(len(hosts)), _PLACES).tolist():
         sized = _join_parts(_by_size(hosts[place]))
-        parts = [_group_connections(*_read_connections(traffic, part), sharp_ns) for part in sized]
+        parts = [_group_connections(_read_connections(traffic, part), sharp_ns) for part in sized]
         # A message that directly follows others does not show when its rank arrived.
-        silent = [(len(part.connections), -part.connections[0][0].usual_silence) for part in parts]
+        silent = [(len(groups), -groups[0][0].usual_silence) for groups in parts]
         least = silent.index(min(silent))
-        places.append(parts[least].connections)
-        counted = [_count_groups(part, period_ns) for part in parts]
+        places.append(parts[least])
+        counted = [_count_groups(groups, period_ns) for groups in parts]
         found.append(replace(counted[least], expert=max(count.dense for count in counted)))
     usual = replace(Counter(found).most_common(1)[0][0], in_step=count_in_step(places, period_ns, sharp_ns))
     # Shards of a copy span fewer hosts than the job; dense gradients are summed over all of them.
@@ -235,15 +235,15 @@ def _join_parts(parts: list[pl.DataFrame]) -> list[pl.DataFrame]:
     return joined
 
 
-def _read_connections(traffic: Traffic, own: pl.DataFrame) -> tuple[list[Connection], list[float]]:
-    """The connections of units and all that each unit sends; one of several hosts that are sent as much is enough."""
+def _read_connections(traffic: Traffic, own: pl.DataFrame) -> list[Connection]:
+    """The connections of units; one of several hosts that are sent as much is enough."""
     src, dst, stream, load = (own[c].to_numpy() for c in ("src", "dst_host", "stream", "load"))
     hosts, num = np.unique(dst, return_counts=True)
     # Experts that span every second host go past those that all else is summed with.
     uneven = _UNEVEN * num.min() <= num.max()
     chosen = np.flatnonzero(uneven | (dst == hosts[np.argmax(num)]))
     chosen = chosen[np.lexsort((stream[chosen], src[chosen]))]
-    return [read_connection(traffic, v) for v in stream[chosen].tolist()], load[chosen].tolist()
+    return [read_connection(traffic, int(stream[i]), float(load[i])) for i in chosen]
 
 
 def _measure_sharpness(traffic: Traffic, rings: pl.DataFrame) -> float:
@@ -255,67 +255,51 @@ def _measure_sharpness(traffic: Traffic, rings: pl.DataFrame) -> float:
     hops = rings.select("stream", "dst", "bytes").join(onward, on="dst").filter(alike).sort("stream", "next")
     if hops.is_empty():
         return float("inf")
-    chosen = hops[np.unique(np.linspace(0, hops.height - 1, _PLACES).astype(np.int64)).tolist()]
+    chosen = hops[choose_some(np.arange(hops.height), _PLACES)]
     ways = zip(chosen["stream"].to_list(), chosen["next"].to_list(), strict=True)
     return float(
         np.median([part_ends(read_connection(traffic, one), read_connection(traffic, other))[0] for one, other in ways])
     )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Groups:
-    """Connections of a host by the group they are of, and what a connection of each sends in all."""
-
-    connections: list[list[Connection]]
-    load: list[float]
-
-
-def _group_connections(connections: list[Connection], loads: list[float], sharp_ns: float) -> _Groups:
+def _group_connections(connections: list[Connection], sharp_ns: float) -> Groups:
     """Groups of connections that end as one with any other: two clocks may differ by too much to compare."""
-    groups: list[list[Connection]] = []
-    load: list[float] = []
-    for connection, sent in zip(connections, loads, strict=True):
-        at = next((i for i, g in enumerate(groups) if any(ends_as_one(m, connection, sharp_ns) for m in g)), None)
-        if at is None:
+    groups: Groups = []
+    for connection in connections:
+        own = next((g for g in groups if any(ends_as_one(m, connection, sharp_ns) for m in g)), None)
+        if own is None:
             groups.append([connection])
-            load.append(sent)
         else:
-            groups[at].append(connection)
-    groups, load = _join_slow(groups, load)
+            own.append(connection)
+    groups = _join_slow(groups)
     strays = 1 < len(groups) < len(connections) / 2 and sorted(map(len, groups))[-2] == 1
     if strays and max(connection.noise for connection in connections) > 0:
-        # Sampled: the clock of one may be off by too much to be compared.
-        return _Groups(connections=[connections], load=loads[:1])
+        return [connections]  # Sampled: the clock of one may be off by too much to be compared.
     usual = Counter(map(len, groups)).most_common(1)[0][1]
     if strays or usual <= levels.SHARE_HALF * len(groups):
         # Every group has equally many connections on a host: if some are separate, larger ones are several groups.
         size = math.gcd(*map(len, groups))
-        load = [sent for group, sent in zip(groups, load, strict=True) for _ in range(0, len(group), size)]
         groups = [group[i : i + size] for group in groups for i in range(0, len(group), size)]
-    return _Groups(connections=groups, load=load)
+    return groups
 
 
-def _join_slow(groups: list[list[Connection]], load: list[float]) -> tuple[list[list[Connection]], list[float]]:
+def _join_slow(groups: Groups) -> Groups:
     """The groups with single connections at a slow place in the largest, if that holds most: these end apart anyway."""
-    most = max(range(len(groups)), key=lambda i: len(groups[i]))
-    if 2 * len(groups[most]) <= sum(map(len, groups)):
-        return groups, load
-    usual = math.log(max(groups[most][0].shortest, 1.0))
-    slow = [
-        i
-        for i, group in enumerate(groups)
-        if len(group) == 1 and abs(math.log(max(group[0].shortest, 1.0)) - usual) > math.log(levels.RATIO_LONGER)
-    ]
-    joined = [[*g, *(groups[k][0] for k in slow)] if i == most else g for i, g in enumerate(groups) if i not in slow]
-    return joined, [sent for i, sent in enumerate(load) if i not in slow]
+    most = max(groups, key=len)
+    if 2 * len(most) <= sum(map(len, groups)):
+        return groups
+    usual, far = math.log(max(most[0].shortest, 1.0)), math.log(levels.RATIO_LONGER)
+    slow = [len(group) == 1 and abs(math.log(max(group[0].shortest, 1.0)) - usual) > far for group in groups]
+    most += [group[0] for group, is_slow in zip(groups, slow, strict=True) if is_slow]
+    return [group for group, is_slow in zip(groups, slow, strict=True) if not is_slow]
 
 
-def _count_groups(groups: _Groups, period_ns: float) -> GradientGroups:
+def _count_groups(groups: Groups, period_ns: float) -> GradientGroups:
     """Groups of one stage, and stages of groups that send at other times or, where all send at once, other amounts."""
-    timed = _count_stages([g[0] for g in groups.connections], period_ns)
-    stages = timed if timed > 1 else count_stages_by_load(groups.load)
-    size = Counter(len(g) for g in groups.connections).most_common(1)[0][0]
-    return GradientGroups(dense=len(groups.connections) // stages, expert=0, stages=stages, connections=size, in_step=1)
+    timed = _count_stages([group[0] for group in groups], period_ns)
+    stages = timed if timed > 1 else count_stages_by_load([group[0].load for group in groups])
+    size = Counter(map(len, groups)).most_common(1)[0][0]
+    return GradientGroups(dense=len(groups) // stages, expert=0, stages=stages, connections=size, in_step=1)
 
 
 def count_stages_by_load(load: list[float]) -> int:
@@ -350,8 +334,5 @@ def _by_size(own: pl.DataFrame) -> list[pl.DataFrame]:
 
 
 def _span(units: pl.DataFrame) -> int:
-    """Hosts that are connected to the first one."""
-    src, dst = (units[c].to_numpy().astype(np.int64) for c in ("src_host", "dst_host"))
-    hosts = np.unique(np.concatenate([src, dst]))
-    labels = connect(len(hosts), np.searchsorted(hosts, src), np.searchsorted(hosts, dst))
-    return int(np.bincount(labels).max())
+    """Hosts of the largest part that units connect."""
+    return max(map(len, list_parts(*(units[c].to_numpy().astype(np.int64) for c in ("src_host", "dst_host")))))

@@ -24,19 +24,15 @@ def relabel_ties(streams: pl.DataFrame, stages: StageMap) -> pl.DataFrame:
     if not stages.chains:
         return streams
     last = max(stages.stage.values())
-    table = np.full(int(max(streams["src"].max(), streams["dst"].max())) + 1, -1, np.int64)  # type: ignore[type-var, arg-type]
-    own = np.array([e for e in stages.stage if e < len(table)], np.int64)
-    table[own] = [stages.stage[e] for e in own.tolist()]
-    src, dst = table[streams["src"].to_numpy()], table[streams["dst"].to_numpy()]
+    ends = [streams[c].to_numpy() for c in ("src", "dst")]
+    table = stages.tabulate(int(max(map(np.max, ends))) + 1)
+    src, dst = (table[side] for side in ends)
     collective = streams["kind"].is_in(["dp", "cp", "tp"]).to_numpy()
-    known = (src >= 0) & (dst >= 0) & collective
-    across = known & (src != dst)
-    ends = (np.minimum(src, dst) == 0) & (np.maximum(src, dst) == last)
-    if across.sum() > 2 * max(1, (across & ends).sum()):
+    across = (src >= 0) & (dst >= 0) & collective & (src != dst)
+    ties = across & (np.minimum(src, dst) == 0) & (np.maximum(src, dst) == last)
+    if across.sum() > 2 * max(1, ties.sum()):
         return streams  # Collectives between all stages: the stages are wrong.
-    return streams.with_columns(
-        pl.when(pl.Series(across & ends)).then(pl.lit("embedding")).otherwise("kind").alias("kind")
-    )
+    return streams.with_columns(pl.when(pl.Series(ties)).then(pl.lit("embedding")).otherwise("kind").alias("kind"))
 
 
 def _count(traffic: Traffic, job: ObservedJob, streams: pl.DataFrame, stages: StageMap, ranks: Ranks) -> Counts:

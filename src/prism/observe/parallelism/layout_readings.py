@@ -13,7 +13,7 @@ import polars as pl
 from numpy.typing import NDArray
 
 from prism.observe import levels
-from prism.observe.jobs.grouping import connect
+from prism.observe.jobs.grouping import list_parts
 from prism.observe.parallelism.gradient_groups import GradientGroups, find_independent_ranks
 from prism.observe.parallelism.layout_model import Degrees, LayoutConfig, Reading, stages_on_host
 from prism.observe.parallelism.lockstep_ranks import find_lockstep_ranks
@@ -279,14 +279,8 @@ def find_groups(streams: pl.DataFrame, stages: StageMap) -> list[tuple[str, froz
     found: list[tuple[str, frozenset[int]]] = [("pp", frozenset(chain)) for chain in stages.chains]
     for kind in ("dp", "cp", "tp", "ep", "embedding"):
         own = streams.filter(pl.col("kind") == kind)
-        if own.is_empty():
-            continue
-        src, dst = own["src"].to_numpy().astype(np.int64), own["dst"].to_numpy().astype(np.int64)
-        nodes = np.unique(np.concatenate([src, dst]))
-        labels = connect(len(nodes), np.searchsorted(nodes, src), np.searchsorted(nodes, dst))
-        order = np.argsort(labels, kind="stable")
-        cut = np.flatnonzero(np.diff(labels[order])) + 1
-        found += [(kind, frozenset(nodes[part].tolist())) for part in np.split(order, cut)]
+        parts = list_parts(*(own[c].to_numpy().astype(np.int64) for c in ("src", "dst")))
+        found += [(kind, frozenset(part.tolist())) for part in parts]
     return found
 
 

@@ -11,6 +11,7 @@ import polars as pl
 from numpy.typing import NDArray
 
 from prism.observe import levels
+from prism.observe.jobs.grouping import choose_some
 from prism.observe.parallelism.connections import (
     BOUND_SCATTER,
     Connection,
@@ -56,7 +57,7 @@ def find_lockstep_ranks(
     ways = pipe.group_by("src_host", "dst_host").len().filter(pl.col("len") > 1).sort("src_host", "dst_host")
     if ways.is_empty():
         return LockstepRanks(tensor=1, context=1) if pipe.height else None
-    chosen = ways[np.unique(np.linspace(0, ways.height - 1, _PLACES).astype(np.int64)).tolist()]
+    chosen = ways[choose_some(np.arange(ways.height), _PLACES)]
     read = [_read_way(traffic, pipe, s, d) for s, d, _ in chosen.iter_rows()]
     clear = [connections for connections in read if all(_is_sharp(connection) for connection in connections)]
     if not clear:

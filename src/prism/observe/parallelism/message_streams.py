@@ -11,7 +11,7 @@ import polars as pl
 from numpy.typing import NDArray
 
 from prism.observe import levels
-from prism.observe.jobs.grouping import SKEW_NS, ObservedJob
+from prism.observe.jobs.grouping import SKEW_NS, ObservedJob, choose_some
 from prism.observe.traffic.medians import interpolate_quantile, take_median
 from prism.observe.traffic.numbering import nearest
 from prism.observe.traffic.table import Traffic
@@ -58,6 +58,15 @@ def find_message_streams(traffic: Traffic, job: ObservedJob) -> pl.DataFrame:
     unit = pl.col("connection") if traffic.connected else pl.col("stream")
     frame = frame.with_columns(unit.cast(pl.Int64).alias("unit"))
     return frame.join(answers, on="family", how="left", maintain_order="left")
+
+
+def find_rows(streams: pl.DataFrame, wanted: pl.Series) -> Ints:
+    """The row of each wanted stream, -1 where it is not among these."""
+    number = streams["stream"].to_numpy()
+    row = np.full(int(max(number.max(initial=0), wanted.max() or 0)) + 1, -1, np.int64)
+    row[number] = np.arange(len(number))
+    rows: Ints = row[wanted.to_numpy()]
+    return rows
 
 
 def estimate_loss(streams: pl.DataFrame) -> float:
@@ -230,9 +239,8 @@ def _find_answers(traffic: Traffic, streams: pl.DataFrame, lost: float) -> pl.Da
     families, grouped = np.unique(table["family"], return_inverse=True)
     for f, family in enumerate(families.tolist()):
         members = np.flatnonzero(grouped == f)
-        asked = members[np.unique(np.linspace(0, len(members) - 1, _ASKED).astype(np.int64))]
         shares = []
-        for i in asked.tolist():
+        for i in choose_some(members, _ASKED).tolist():
             back = _twins(table, i, by_ends(table["dst"][i], table["src"][i]))
             if table["num"][back].sum() < _AS_OFTEN * table["num"][i]:
                 # A message enters a host by its receiver's NIC, so what comes back may go by others.

@@ -12,7 +12,7 @@ import polars as pl
 from numpy.typing import NDArray
 
 from prism.observe import levels
-from prism.observe.jobs.grouping import connect
+from prism.observe.jobs.grouping import list_parts
 from prism.observe.parallelism.hidden_stages import find_hidden_stages, number_through, pair_ends
 from prism.observe.traffic.medians import median_groups, select_nth
 from prism.observe.traffic.numbering import bound_groups, group_by_number, number_again, number_keys
@@ -38,6 +38,12 @@ class StageMap:
     chains: tuple[tuple[int, ...], ...]  # endpoints of each chain in stage order
     confidence: float
     through: Mapping[int, int] = field(default_factory=dict)  # from who leaves a host to who enters it, where unseen
+
+    def tabulate(self, count: int) -> Ints:
+        """The stage of each of at least `count` endpoints, -1 where it has none."""
+        table = np.full(max(count, max(self.stage, default=-1) + 1), -1, np.int64)
+        table[list(self.stage)] = list(self.stage.values())
+        return table
 
 
 NO_STAGES = StageMap(stage={}, chains=(), confidence=1.0)
@@ -73,13 +79,9 @@ def find_stages(
         a, b = (s, d) if onward else (d, s)
         forward.setdefault(a, set()).add(b)
         backward.setdefault(b, set()).add(a)
-    nodes = sorted(set(forward) | set(backward))
-    place = {e: i for i, e in enumerate(nodes)}
-    pairs = np.array([(place[s], place[d]) for s, d in edges], np.int64)
-    labels = connect(len(nodes), pairs[:, 0], pairs[:, 1])
     stage: dict[int, int] = {}
-    for label in np.unique(labels).tolist():
-        members = [nodes[i] for i in np.flatnonzero(labels == label)]
+    for part in list_parts(*np.array(list(edges), np.int64).T):
+        members = part.tolist()
         _turn_one_way(members, forward, backward, edges)
         stage.update(_number_stages(members, forward, backward, edges))
     hidden_stages = find_hidden_stages(forward, backward, host, ranks_of_host or {})
@@ -267,9 +269,9 @@ def list_onward_streams(streams: pl.DataFrame, stages: StageMap, rank_key: str) 
     """
     pipe = streams.filter(pl.col("kind") == "pp").sort("num", "stream", descending=[True, False])
     pipe = pipe.group_by(rank_key, maintain_order=True).first()
-    src, dst = (np.array([stages.stage.get(int(e), -1) for e in pipe[c]], np.int64) for c in ("src", "dst"))
-    pipe = pipe.with_columns(pl.Series("from", src))
-    onward = pipe.filter(pl.Series(dst == src + 1))
+    src, dst = (pl.Series([stages.stage.get(e, -1) for e in pipe[c]], dtype=pl.Int64) for c in ("src", "dst"))
+    pipe = pipe.with_columns(src.alias("from"))
+    onward = pipe.filter(dst == src + 1)
     pipe = onward if onward.height else pipe
     return pipe.filter(pl.col("num") >= _AS_OFTEN * pl.col("num").max().over("src_host", "dst_host"))
 

@@ -12,7 +12,7 @@ import polars as pl
 from numpy.typing import NDArray
 
 from prism.observe import levels
-from prism.observe.jobs.grouping import ObservedJob, connect
+from prism.observe.jobs.grouping import ObservedJob, list_parts
 from prism.observe.traffic.table import Traffic
 
 Edge = tuple[int, int]
@@ -160,21 +160,16 @@ def _describe(parts: list[pl.DataFrame], config: VolumeConfig) -> Layer:
 def _find_parts(edges: list[Edge]) -> tuple[str, int, float, list[list[int]]]:
     """The shape of most parts that edges form, their usual size, how many have it, and the parts."""
     ends = np.array(edges, np.int64)
-    labels = connect(int(ends.max()) + 1, ends[:, 0], ends[:, 1])
+    parts = [part.tolist() for part in list_parts(*ends.T)]
     degree = Counter(ends.ravel().tolist())
-    parts: dict[int, list[int]] = {}
-    for e in degree:
-        parts.setdefault(int(labels[e]), []).append(e)
-    count = Counter(int(labels[a]) for a, _ in edges)
-    shapes = Counter(_shape_of(part, count[label], degree) for label, part in parts.items())
-    size, most = Counter(len(part) for part in parts.values()).most_common(1)[0]
-    shape = shapes.most_common(1)[0][0] if len(shapes) == 1 else "other"
-    return shape, size, most / len(parts), list(parts.values())
+    shapes = {_shape_of([degree[e] for e in part]) for part in parts}
+    size, most = Counter(map(len, parts)).most_common(1)[0]
+    return shapes.pop() if len(shapes) == 1 else "other", size, most / len(parts), parts
 
 
-def _shape_of(part: list[int], edges: int, degree: Counter[int]) -> str:
-    most = max(degree[e] for e in part)
-    return "other" if most > 2 else "path" if edges == len(part) - 1 else "ring"
+def _shape_of(degrees: list[int]) -> str:
+    """The shape of a part, from how many edges each of its nodes has."""
+    return "other" if max(degrees) > 2 else "path" if 1 in degrees else "ring"
 
 
 def lie_side_by_side(order: list[int], groups: list[set[int]]) -> bool:

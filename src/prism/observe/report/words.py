@@ -27,9 +27,9 @@ MEANINGS: dict[FindingKind, str] = {
 
 def describe_layout(job: JobDiagnosis) -> str:
     """The degrees that are more than one, as `dp4 tp8 pp2`; a question mark where unknown."""
-    if all(getattr(job.layout, name).value is None for name in ("dp", "tp", "pp", "cp", "ep")):
-        return "unknown"
     parts = [(name, getattr(job.layout, name).value) for name in ("dp", "tp", "pp", "cp", "ep")]
+    if all(value is None for _, value in parts):
+        return "unknown"
     shown = " ".join(f"{name}{'?' if value is None else value}" for name, value in parts if value != 1) or "dp1"
     return shown if job.layout.sharding in ("none", "unknown") else f"{shown} {job.layout.sharding}"
 

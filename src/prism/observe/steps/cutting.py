@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from prism.observe import levels
 from prism.observe.jobs.grouping import NUMBERS_BYTES
+from prism.observe.parallelism.message_streams import find_rows
 from prism.observe.parallelism.stages import find_forward_ways
 from prism.observe.steps.boundaries import Spans, choose_clock, list_clocks
 from prism.observe.steps.gradient_overlap import count_before, study_gradients
@@ -43,10 +44,8 @@ def cut_steps(
     `messages` are the job's with stream, start and end; `streams` carry role and kind; `saves` are the job's writes to
     storage. Also returns the name of the clock that was used; if a clock is named, only that one is used.
     """
-    table = np.full(int(streams["stream"].max() or 0) + 1, -1, np.int64)  # type: ignore[arg-type]
     steady = streams.filter(pl.col("role") != "rare")
-    table[steady["stream"].to_numpy()] = np.arange(steady.height)
-    row = table[messages["stream"].to_numpy()]
+    row = find_rows(steady, messages["stream"])
     start = messages["start_ns"].to_numpy()
     order = np.flatnonzero(row >= 0)
     order = order[np.argsort(start[order], kind="stable")]

@@ -14,6 +14,7 @@ import polars as pl
 from numpy.typing import NDArray
 
 from prism.observe import levels
+from prism.observe.parallelism.message_streams import find_rows
 from prism.observe.steps.gradient_overlap import size_up
 
 Ints = NDArray[np.int64]
@@ -81,10 +82,8 @@ def make_template(
     """What usual steps send; None where no stream sends in most steps."""
     if not steps.height or messages.is_empty():
         return None
-    number = np.full(int(streams["stream"].max()) + 1, -1, np.int64)  # type: ignore[arg-type]
     regular = streams.filter((pl.col("num") >= config.regular * steps.height) & ~pl.col("cut"))
-    number[regular["stream"].to_numpy()] = np.arange(regular.height)
-    row = number[messages["stream"].to_numpy()]
+    row = find_rows(regular, messages["stream"])
     own = np.flatnonzero(row >= 0)
     start = messages["start_ns"].to_numpy()
     own = own[np.argsort(start[own], kind="stable")]

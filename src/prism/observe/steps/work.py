@@ -43,8 +43,7 @@ def measure_work(messages: pl.DataFrame, stages: StageMap, host: Ints, steps: pl
     if steps.is_empty() or messages.is_empty():
         return pl.DataFrame(schema=WORK)
     size = int(max(messages["src"].max(), messages["dst"].max())) + 1  # type: ignore[type-var, arg-type]
-    stage_of = np.full(max(size, max(stages.stage, default=-1) + 1), -1, np.int64)
-    stage_of[list(stages.stage)] = list(stages.stage.values())
+    stage_of = stages.tabulate(size)
     work = _work_in_pipeline(messages, stage_of, steps, stages.through) if stages.chains else pl.DataFrame()
     if work.is_empty() and not (messages["kind"] == "cp").any():
         work = _work_before_collectives(messages.lazy().filter(pl.col("step") >= 0), stage_of, host, steps)

@@ -10,6 +10,7 @@ from prism.observe.diagnose import open_case
 from prism.observe.diagnosis import Diagnosis, JobDiagnosis
 from prism.observe.findings.case import Case, Ints, find_step
 from prism.observe.parallelism.hidden_stages import name_senders
+from prism.observe.parallelism.message_streams import find_rows
 from prism.observe.timeline.spans import join_touching, reach_before
 from prism.observe.traffic.medians import quantile_groups
 from prism.observe.traffic.numbering import bound_groups, number_keys, number_places
@@ -57,10 +58,9 @@ def _name_senders(case: Case, streams: pl.DataFrame) -> pl.DataFrame:
     if not senders:
         return case.messages
     moved = pipe.filter(pl.col("pair").is_in(list(senders)))
-    sender = np.full(int(streams["stream"].max() or 0) + 1, -1, np.int64)  # type: ignore[arg-type]
-    sender[moved["stream"].to_numpy()] = [senders[p] for p in moved["pair"].to_list()]
-    known, own = sender[case.messages["stream"].to_numpy()], case.messages["src"].to_numpy()
-    return case.messages.with_columns(pl.Series("src", np.where(known >= 0, known, own).astype(np.uint32)))
+    sender = np.array([senders[p] for p in moved["pair"].to_list()])
+    row, own = find_rows(moved, case.messages["stream"]), case.messages["src"].to_numpy()
+    return case.messages.with_columns(pl.Series("src", np.where(row >= 0, sender[row], own).astype(np.uint32)))
 
 
 def _put_in_order(spans: pl.DataFrame) -> pl.DataFrame:
@@ -177,14 +177,19 @@ def _split_waits(pauses: pl.DataFrame, late: pl.Expr) -> list[pl.DataFrame]:
     longer = (pl.col("took") > (1 + _WAITED) * quick) & (pl.col("cycle") > (1 + _WAITED) * round_trip)
     works = pl.when(longer & ~late).then(quick).otherwise(pl.col("took"))
     split = known.with_columns(pl.col("start_ns").add(works).alias("until_ns"))
-    empty = pl.lit(None, pl.Int64).alias("bytes")
-
-    def name(kind: str) -> list[pl.Expr]:
-        return [pl.lit(kind).alias(c) for c in ("lane", "kind", "name")]
-
-    compute = split.select("rank", "start_ns", pl.col("until_ns").alias("end_ns"), *name("compute"), empty)
     waits = split.filter(pl.col("end_ns") - pl.col("until_ns") > _SHORTEST_NS)
-    return [compute, waits.select("rank", pl.col("until_ns").alias("start_ns"), "end_ns", *name("wait"), empty)]
+    return [
+        _name_spans(split.with_columns(end_ns="until_ns"), "compute", "compute", pl.lit("compute")),
+        _name_spans(waits.with_columns(start_ns="until_ns"), "wait", "wait", pl.lit("wait")),
+    ]
+
+
+def _name_spans(spans: pl.DataFrame, lane: str, kind: str, name: pl.Expr) -> pl.DataFrame:
+    """Spans without bytes, of one lane and kind."""
+    labels = (pl.lit(value).alias(column) for column, value in (("lane", lane), ("kind", kind)))
+    return spans.select(
+        "rank", *labels, name.alias("name"), "start_ns", "end_ns", pl.lit(None, pl.Int64).alias("bytes")
+    )
 
 
 def _number_alike(pauses: pl.DataFrame) -> tuple[Ints, int]:
@@ -212,36 +217,19 @@ def _microbatches(sent: pl.DataFrame, case: Case, rank_of: Ints) -> pl.DataFrame
     first = np.flatnonzero(np.r_[True, ~follows]) if len(order) else np.zeros(0, np.int64)
     number = np.arange(len(order)) - np.repeat(first, np.diff(first, append=len(order)))
     at = np.flatnonzero(follows)
-    return pl.DataFrame(
+    spans = pl.DataFrame(
         {"rank": rank[at].astype(np.int32), "number": number[at], "start_ns": start[at], "end_ns": start[at + 1]}
-    ).select(
-        "rank",
-        pl.lit("micro-batches").alias("lane"),
-        pl.lit("microbatch").alias("kind"),
-        pl.format("micro-batch {}", "number").alias("name"),
-        "start_ns",
-        "end_ns",
-        pl.lit(None, pl.Int64).alias("bytes"),
     )
+    return _name_spans(spans, "micro-batches", "microbatch", pl.format("micro-batch {}", "number"))
 
 
 def _steps(job: JobDiagnosis, num_ranks: int) -> pl.DataFrame:
     """The steps, on every rank."""
     ranks = pl.DataFrame({"rank": range(num_ranks)}, schema={"rank": pl.Int32})
-    return ranks.join(job.steps, how="cross").select(
-        "rank",
-        pl.lit("steps").alias("lane"),
-        pl.lit("step").alias("kind"),
-        pl.format("step {}", "index").alias("name"),
-        "start_ns",
-        "end_ns",
-        pl.lit(None, pl.Int64).alias("bytes"),
-    )
+    return _name_spans(ranks.join(job.steps, how="cross"), "steps", "step", pl.format("step {}", "index"))
 
 
 def _number_steps(spans: pl.DataFrame, steps: pl.DataFrame) -> pl.DataFrame:
     """Add `step`; null for what lies in none."""
-    at = find_step(spans["start_ns"].to_numpy(), steps)
-    return spans.with_columns(pl.Series("step", at, dtype=pl.Int32)).with_columns(
-        pl.when(pl.col("step") >= 0).then("step").alias("step")
-    )
+    at = pl.Series("step", find_step(spans["start_ns"].to_numpy(), steps))
+    return spans.with_columns(at.replace(-1, None))
