@@ -106,14 +106,14 @@ def test_a_known_job_goes_by_one_clock_until_its_steps_differ(monkeypatch: pytes
     assert listed[2:] == [listed[1], None], "the third finds slow steps, and tries all again"
 
 
-def write_two() -> tuple[pl.DataFrame, pl.DataFrame]:
-    """Two jobs of a few seconds on hosts of their own."""
-    made = [write_job(MadeJob(steps=16, first_host=first, seed=first)) for first in (0, 8)]
+def write_jobs(num: int) -> tuple[pl.DataFrame, pl.DataFrame]:
+    """Jobs of a few seconds on hosts of their own."""
+    made = [write_job(MadeJob(steps=16, first_host=8 * i, seed=8 * i)) for i in range(num)]
     return tuple(pl.concat([job[part] for job in made]) for part in (0, 1))  # type: ignore[return-value]
 
 
 def test_a_look_without_time_studies_one_job_and_puts_the_others_off_to_the_next(laid_out: list[str]) -> None:
-    flows, topology = write_two()
+    flows, topology = write_jobs(2)
     hours = iter(range(0, 10**6, 10))
     memory = JobMemory(study_s=1.0, now=lambda: next(hours))
     first = look(flows, topology, memory)
@@ -129,7 +129,7 @@ def test_a_look_without_time_studies_one_job_and_puts_the_others_off_to_the_next
 
 
 def test_a_known_job_that_is_due_again_without_time_is_seen_by_what_is_known(laid_out: list[str]) -> None:
-    flows, topology = write_two()
+    flows, topology = write_jobs(2)
     memory = JobMemory()
     look(flows, topology, memory)
     hours = iter(range(0, 10**6, 10))
@@ -137,3 +137,9 @@ def test_a_known_job_that_is_due_again_without_time_is_seen_by_what_is_known(lai
     later = look(flows, topology, memory)
     assert len(laid_out) == 3, "one of the two that are due again is studied in full"
     assert all(job.studied and job.num_steps > 0 for job in later.jobs)
+
+
+def test_jobs_that_were_studied_in_one_look_are_due_again_in_different_ones() -> None:
+    memory = JobMemory()
+    look(*write_jobs(4), memory)
+    assert sorted(met.due for met in memory._jobs.values()) == [5, 6, 7, 8]

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import math
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import count
-from zlib import crc32
+from threading import Lock
 
 import numpy as np
 from numpy.typing import NDArray
@@ -54,6 +55,7 @@ class JobMemory:
     _unmeasured: dict[tuple[str, ...], tuple[NDArray[np.int64], Times]] = field(default_factory=dict)  # in this look
     _turns: Iterator[int] = field(default_factory=count)  # of full studies in this look
     _study_until: float = 0.0
+    _lock: Lock = field(default_factory=Lock, repr=False)
 
     def begin_look(self, until_ns: int) -> None:
         """Another look begins, at what was observed until a moment."""
@@ -144,12 +146,18 @@ class JobMemory:
             studies = met.studies + 1 if met is not None else 1
             wait = min(2 ** (studies + 1), _MOST_LOOKS)
             learned = remember(traffic, job, found.streams, found.pairs, found.layout, found.stages, found.clock)
-            due = self.look + wait + crc32(" ".join(name).encode()) % wait
             calm_ns = None if met is None else met.calm_ns
-            self._jobs[name] = Acquaintance(learned, _usual_step(found), studies, due, calm_ns)
+            with self._lock:
+                due = self._choose_look(self.look + wait, self.look + 2 * wait)
+                self._jobs[name] = Acquaintance(learned, _usual_step(found), studies, due, calm_ns)
         else:
             self._jobs.pop(name, None)
         return found
+
+    def _choose_look(self, first: int, end: int) -> int:
+        """The look of these at which fewest jobs are due: a full study and findings of many at once take too long."""
+        due = Counter(met.due for met in self._jobs.values())
+        return min(range(first, end), key=lambda look: due[look])
 
 
 def _name(traffic: Traffic, endpoints: NDArray[np.int64]) -> tuple[str, ...]:
