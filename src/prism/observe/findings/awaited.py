@@ -106,9 +106,10 @@ def _list_bursts(case: Case, host: Ints, num_hosts: int) -> Bursts | None:
     burst = np.cumsum(fresh) - 1
     amount = np.where(begun > 0, begun, size).astype(np.float64)
     src, dst = (host[case.messages[side].to_numpy()[rows]] for side in ("src", "dst"))
-    sent, taken = np.zeros((2, len(first), num_hosts))
-    np.add.at(sent, (burst, src), amount)
-    np.add.at(taken, (burst, dst), amount)
+    sent, taken = (
+        np.bincount(burst * num_hosts + side, amount, len(first) * num_hosts).astype(np.float64).reshape(-1, num_hosts)
+        for side in (src, dst)
+    )
     before = np.zeros((num_hosts, num_hosts), np.bool_)
     before[dst, src] = True
     last = np.append(first[1:], len(start)) - 1

@@ -187,7 +187,7 @@ def _is_ahead(case: Case, scores: Scores, best: Cause | None, uneven: Cause, tur
 def _gains_as_much(one: Floats, each: Floats) -> bool:
     """Whether one gains about as much as the best of each step, less the cost of choosing it."""
     most = each.max(axis=0) - float(np.log(len(each)))
-    return sum_steps(one) >= _TIED * sum_steps(most)
+    return bool(sum_steps(one) >= _TIED * sum_steps(most))
 
 
 def _sum_own_work(turns: Scores, inside: slice) -> float:

@@ -85,11 +85,9 @@ def _find_held_up(transfers: Transfers | None) -> dict[int, bool]:
 
 
 def _paths_of(routes: pl.DataFrame | None) -> dict[int, set[str]]:
-    paths: dict[int, set[str]] = defaultdict(set)
-    if routes is not None:
-        for pair, path in routes.select("pair", "path").iter_rows():
-            paths[pair].add(path)
-    return paths
+    if routes is None:
+        return {}
+    return {pair: set(paths) for pair, paths in routes.group_by("pair").agg(pl.col("path").unique()).iter_rows()}
 
 
 def _pairs_by_link(case: Case, paths: dict[int, set[str]]) -> dict[str, set[int]]:

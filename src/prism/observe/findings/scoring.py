@@ -18,10 +18,11 @@ from prism.observe import levels
 from prism.observe.findings.case import Case, Floats, Ints, is_pipeline
 from prism.observe.findings.residuals import Residuals, measure_scale
 from prism.observe.findings.windows import Window
-from prism.observe.traffic.medians import select_nth
+from prism.observe.traffic.medians import select_nth, take_median
 from prism.observe.traffic.numbering import group_by_number
 
 PER_STEP = levels.SIGMAS_UNLIKELY  # nats that a step with a cause must gain, because its window is chosen too
+_TWO, _FAR = levels.MIN_TWO, levels.RATIO_FAR
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,14 +168,16 @@ def _share_waits(candidates: Sequence[Candidate], gain: Floats) -> Floats:
     return shared
 
 
+@numba.njit(cache=True, nogil=True)
 def sum_steps(gain: Floats) -> float:
     """The sum over steps, with the highest reduced to the next one and none far above the median.
 
     One long pause, or a few outliers among many steps with hardly any gain, say nothing about the others.
     """
-    if len(gain) < levels.MIN_TWO:
+    if len(gain) < _TWO:
         return float(gain.sum())
-    most = levels.RATIO_FAR * float(np.median(gain[gain > 0])) if (gain > 0).any() else 0.0
+    above = gain[gain > 0]
+    most = _FAR * take_median(above) if len(above) else 0.0
     return float(np.minimum(gain, max(min(np.sort(gain)[-2], most), 0.0)).sum())
 
 

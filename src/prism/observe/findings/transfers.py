@@ -243,7 +243,7 @@ def _compare_ends(transfers: Transfers, rows: list[int], steps: list[int]) -> tu
         every, 0.5, axis=0
     )  # A delay that all share, such as another connection, distinguishes none of them.
     lead, at_rest = every[:, steps], np.delete(every, steps, axis=1)
-    longest = float(np.nanmedian(transfers.longest_ns[rows][:, steps]))
+    longest = _middle(transfers.longest_ns[rows][:, steps])
     usual = np.array([_middle(values) for values in at_rest])
     ends = (usual - np.array([_middle(values) for values in lead])) / max(longest, 1.0)
     few = np.sqrt(1 / len(steps) + 1 / max(at_rest.shape[1], 1))

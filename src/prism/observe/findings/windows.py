@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+import numba
 import numpy as np
 from numpy.typing import NDArray
 
@@ -33,16 +34,25 @@ class Window:
 
 def find_window(excess: Floats, threshold: float) -> Window | None:
     """The window with the largest sum above `threshold`; missing values (nan) do not count."""
-    above = np.where(np.isnan(excess), 0.0, excess - threshold)
-    if not len(above) or above.max() <= 0:
-        return None
-    total = np.concatenate([[0.0], np.cumsum(above)])
-    lowest = np.minimum.accumulate(total)
-    last = int(np.argmax(total[1:] - lowest[:-1]))
-    first = int(np.argmin(total[: last + 1]))
-    inside = excess[first : last + 1]
-    known = inside[~np.isnan(inside)]
-    return Window(first, last, float(known.mean()), float((known > threshold).mean()))
+    first, last, mean, share = _find_stretch(excess, threshold)
+    return Window(first, last, mean, share) if last >= first else None
+
+
+@numba.njit(cache=True, nogil=True)
+def _find_stretch(excess: Floats, threshold: float) -> tuple[int, int, float, float]:
+    """The steps with the largest sum above a threshold, their mean, and the share above it; the last is -1 if none."""
+    first, last, begin, total, lowest, most = 0, -1, 0, 0.0, 0.0, 0.0
+    for i in range(len(excess)):
+        total += 0.0 if np.isnan(excess[i]) else excess[i] - threshold
+        if total - lowest > most:
+            first, last, most = begin, i, total - lowest
+        if total < lowest:
+            begin, lowest = i + 1, total
+    if last < first:
+        return first, last, 0.0, 0.0
+    known = excess[first : last + 1]
+    known = known[~np.isnan(known)]
+    return first, last, known.mean(), (known > threshold).mean()
 
 
 def spread_of(values: Floats) -> float:

@@ -322,7 +322,7 @@ def _starts_of(traffic: Traffic, stream: int) -> Times:
     if most messages take longer, a link is slow.
     """
     own = traffic.rows_of_stream(stream)
-    start, end = (traffic.messages[c].to_numpy()[own] for c in ("start_ns", "end_ns"))
+    start, end = (traffic.columns[c][own] for c in ("start_ns", "end_ns"))
     took, quarter = end - start, (start[-1] - start[0]) // 4
     first, last = start <= start[0] + quarter, start >= start[-1] - quarter
     waits = took > levels.RATIO_FAR * min(took[first].max(), took[last].max())

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+import numba
 import numpy as np
 
 from prism.observe import levels
@@ -91,7 +92,7 @@ def _join_parts(period_ns: float, single: list[StreamStarts]) -> float | None:
     if len(lags) < 4:
         return None  # Two parts must repeat twice.
     between = [np.log(np.diff(some).clip(1)) for some in marked]
-    nats = np.array([[_code(np.abs(one[lag:] - one[:-lag])) for lag in lags] for one in between])
+    nats = np.array([_code_lags(one, len(lags)) for one in between])
     gain = np.median(nats[:, :1] - nats, axis=0)
     gain = np.minimum(gain[: len(lags) // 2], gain[1::2])  # What repeats after a step repeats after two.
     if gain.max() < _LEAST_GAIN:
@@ -105,11 +106,19 @@ def _join_parts(period_ns: float, single: list[StreamStarts]) -> float | None:
     return float(np.median([take_median(some[parts:] - some[:-parts]) for some in marked]))
 
 
-def _code(off: Floats) -> float:
-    """Code length of the residuals of a prediction, in nats each: a Laplace distribution with a few outliers."""
-    scale = max(float(np.median(off)) / np.log(2.0), _LEAST_SCALE)
-    density = (1 - _STRAY) / (2 * scale) * np.exp(-off / scale) + _STRAY / 2 * np.exp(-off)
-    return float(-np.log(density).mean())
+@numba.njit(cache=True, nogil=True)
+def _code_lags(between: Floats, most: int) -> Floats:
+    """By lag up to the most the code length of each value, in nats, if the one so many before predicts it.
+
+    Residuals have a Laplace distribution with a few outliers.
+    """
+    nats = np.empty(most)
+    for lag in range(1, most + 1):
+        off = np.abs(between[lag:] - between[:-lag])
+        scale = max(take_median(off) / np.log(2.0), _LEAST_SCALE)
+        density = (1 - _STRAY) / (2 * scale) * np.exp(-off / scale) + _STRAY / 2 * np.exp(-off)
+        nats[lag - 1] = -np.log(density).mean()
+    return nats
 
 
 def _find_period(
@@ -287,6 +296,7 @@ def _time_nested(streams: list[StreamStarts]) -> float | None:
     return float(np.median(rests)) if max(float(take_median(sent)) for sent in grouped) > 1 else None
 
 
+@numba.njit(cache=True, nogil=True)
 def time_rests_of(times: Times) -> float:
     """The time between long pauses of one stream; 0 if their times and message counts are irregular."""
     after = find_rest_ends(times)
@@ -299,6 +309,7 @@ def time_rests_of(times: Times) -> float:
     return usual if steady or whole else 0.0
 
 
+@numba.njit(cache=True, nogil=True)
 def find_rest_ends(times: Times) -> Times:
     """Which messages of a stream end a pause; half of the time passes in such pauses and longer ones.
 

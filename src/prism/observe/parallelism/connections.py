@@ -6,6 +6,7 @@ A transfer begins when its sender arrives, so ranks that wait for each other in 
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -174,23 +175,22 @@ def ends_as_one(a: Connection, b: Connection, sharp_ns: float = np.inf) -> bool:
 
     `sharp_ns` is how far the ends of hops scatter that surely are of one collective.
     """
-    spread, num = part_ends(a, b)
     noise, length = max(a.noise, b.noise), min(a.shortest, b.shortest)
-    chance = _CHANCE * (1 + _SURE / np.sqrt(max(num, 1))) * noise
+    num = min(len(a.end), len(b.end), _MOST_ENDS)
+    chance = _CHANCE * (1 + _SURE / math.sqrt(max(num, 1))) * noise
     # Channels of a collective that one host launches begin and end a little apart, however sharp each ring is.
     same = min(_SAME_END * length, max(_AS_SHARP * sharp_ns, levels.CLOCK_TOLERANCE_NS))
-    limit = max(float(np.hypot(same, chance)), min(_OFTEN * noise, _OTHER_END * length))
-    return bool(spread <= limit + _FLOOR_NS)
+    limit = max(math.hypot(same, chance), min(_OFTEN * noise, _OTHER_END * length)) + _FLOOR_NS
+    return part_ends(a, b, limit) <= limit
 
 
-def part_ends(a: Connection, b: Connection) -> tuple[float, int]:
-    """How far the distances of two connections' ends scatter, and over how many messages; endless where these are few.
+def part_ends(a: Connection, b: Connection, enough_ns: float = _FLOOR_NS) -> float:
+    """How far the distances of two connections' ends scatter, or a value that is small enough; endless for a few.
 
     Every message of the shorter series is matched: sampling may have merged two sizes in the other one.
     """
     few, many = (a, b) if len(a.end) <= len(b.end) else (b, a)
-    at, spread = match_times(few.ends[:_MOST_ENDS], many.ends)
-    return spread, len(at)
+    return float(match_times(few.ends[:_MOST_ENDS], many.ends, enough_ns)[1])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -235,7 +235,7 @@ def _compare_starts(a: Ints, b: Ints, near: float) -> tuple[float, float, bool]:
 
     The scatter is infinite where there are too few.
     """
-    at, spread = match_times(a, b)
+    at, spread = match_times(a, b, _FLOOR_NS)
     if not len(at):
         return 0.0, np.inf, False
     distance = (b[at] - a).astype(np.float64)
@@ -250,27 +250,28 @@ def _compare_starts(a: Ints, b: Ints, near: float) -> tuple[float, float, bool]:
 
 
 @numba.njit(cache=True, nogil=True)
-def match_times(a: Ints, b: Ints) -> tuple[Ints, float]:
+def match_times(a: Ints, b: Ints, enough_ns: float) -> tuple[Ints, float]:
     """For each message of one connection the matching one of the other, and how far their distances scatter.
 
-    Clocks may differ by more than messages do, so the nearest few differences are tried; empty where messages are few.
+    Clocks may differ by more than messages do, so the nearest few differences are tried until one scatters little
+    enough; empty where messages are few.
     """
     if min(len(a), len(b)) < _LEAST:
         return np.zeros(0, np.int64), np.inf
     best, least = _match_shifted(a, b, 0, np.zeros(0, np.int64), np.inf)
     for part in (2, 3, 1):  # The record of the matching message may be lost.
-        best, least = _match_around(a, b, a[part * len(a) // 4], best, least)
-        if least < _FLOOR_NS:
-            break
+        best, least = _match_around(a, b, a[part * len(a) // 4], best, least, enough_ns)
     return best, least
 
 
 @numba.njit(cache=True, nogil=True)
-def _match_around(a: Ints, b: Ints, middle: int, best: Ints, least: float) -> tuple[Ints, float]:
+def _match_around(a: Ints, b: Ints, middle: int, best: Ints, least: float, enough_ns: float) -> tuple[Ints, float]:
     """The best match with one message of the first kind put onto one of the other near it; what was best so far."""
     after = np.searchsorted(b, middle)
     before, shift = after - 1, 0
     for _ in range(_MOST_SHIFTS):
+        if least <= enough_ns:
+            break
         if before >= 0 and (after == len(b) or middle - b[before] <= b[after] - middle):
             shift = b[before] - middle
             while before >= 0 and middle + shift - b[before] <= _SAME_SHIFT_NS:

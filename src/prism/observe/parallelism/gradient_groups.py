@@ -258,7 +258,7 @@ def _measure_sharpness(traffic: Traffic, rings: pl.DataFrame) -> float:
     chosen = hops[choose_some(np.arange(hops.height), _PLACES)]
     ways = zip(chosen["stream"].to_list(), chosen["next"].to_list(), strict=True)
     return float(
-        np.median([part_ends(read_connection(traffic, one), read_connection(traffic, other))[0] for one, other in ways])
+        np.median([part_ends(read_connection(traffic, one), read_connection(traffic, other)) for one, other in ways])
     )
 
 

@@ -8,13 +8,14 @@ likely the further off they are. Layouts whose product is not the number of rank
 from __future__ import annotations
 
 import math
-import sys
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cache, lru_cache
 from operator import itemgetter
 
 from prism.observe import levels
+
+_NEGLIGIBLE = 1e-9  # of the best layout's likelihood: thousands of such layouts change no digit that is shown
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,8 +67,14 @@ class Reading:
             return math.log(self.reliability)
         if self.merged:
             return math.log(1 - self.reliability)
-        off = min((abs(math.log((self.value or 0.5) / (p or 0.5))) for p in predicted), default=1.0)
+        off = min((_compare_counts(self.value, p) for p in predicted), default=1.0)
         return math.log(1 - self.reliability) - off
+
+
+@cache
+def _compare_counts(one: int, other: int) -> float:
+    """How far two counts are apart, in nats."""
+    return abs(math.log((one or 0.5) / (other or 0.5)))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -118,11 +125,11 @@ def rank_layouts(counts: Sequence[RankCount], config: LayoutConfig | None = None
 
 
 def _score_layouts(count: RankCount, config: LayoutConfig) -> list[tuple[float, Degrees]]:
-    """Layouts of as many ranks with their score, in order; those that would not change a digit of the sum are left out.
+    """Layouts of as many ranks with their score, in order; those that are too unlikely to matter are left out.
 
     No reading makes a layout more likely, so its score may be known to be too low before all readings are used.
     """
-    lost = math.log(sys.float_info.epsilon)
+    lost = math.log(_NEGLIGIBLE)
     best, own = -math.inf, []
     layouts = _list_with_priors(count.ranks, count.per_host, config)
     for place, (score, degrees) in sorted(

@@ -44,20 +44,24 @@ def mend_marks(marks: Times, start: Times) -> Times:
         missing = round((at[i + 1] - at[i]) / usual) - 1
         added.append(at[i] + np.arange(1, missing + 1) * (at[i + 1] - at[i]) // (missing + 1))
     marks = np.sort(np.concatenate([marks, _mark_before(np.concatenate(added), marks, at, start)]))
-    return _space_out(_settle(marks, start), start)
+    mended: Times = _space_out(_settle(marks, start), start)
+    return mended
 
 
+@numba.njit(cache=True, nogil=True)
 def _space_out(marks: Times, start: Times) -> Times:
     """Marks without duplicates, and with one in the middle of an interval as long as two steps.
 
     Only where it sends as much as two: records that an exporter cuts move marks by a whole step.
     """
-    usual = float(take_median(np.diff(marks))) if len(marks) > 2 else 0.0
-    marks = marks[np.concatenate([[True], np.diff(marks) > ONE_MARK * usual])]
+    usual = take_median(np.diff(marks)) if len(marks) > 2 else 0.0
+    apart = np.ones(len(marks), np.bool_)
+    apart[1:] = np.diff(marks) > ONE_MARK * usual
+    marks = marks[apart]
     length, sent = np.diff(marks), np.diff(np.searchsorted(start, marks))
-    double = (np.abs(length - 2 * usual) < ONE_MARK * usual) & (sent > 1.5 * float(take_median(sent)))
+    double = (np.abs(length - 2 * usual) < ONE_MARK * usual) & (sent > 1.5 * take_median(sent))
     middle = marks[:-1][double] + length[double] // 2
-    return np.sort(np.concatenate([marks, middle]))
+    return np.sort(np.concatenate((marks, middle)))
 
 
 @numba.njit(cache=True, nogil=True)
@@ -80,6 +84,7 @@ def _list_whole(at: Times, usual: float, marks: Times, spacing: float) -> Times:
     return kept[:num]
 
 
+@numba.njit(cache=True, nogil=True)
 def _settle(marks: Times, start: Times) -> Times:
     """The marks; a misplaced one moves to where it is due, if the others are equally many messages apart."""
     at = np.searchsorted(start, marks)
@@ -94,7 +99,7 @@ def _settle(marks: Times, start: Times) -> Times:
     if due[-1] + usual + slack < len(start):
         due, moved = np.append(due, _widest(start, due[-1] + usual, slack)), np.append(moved, True)
     wanted, moved = due[moved], moved[: len(marks)]
-    return np.sort(np.concatenate([marks[~moved], _mark_before(wanted, marks[~moved], at[~moved], start)]))
+    return np.sort(np.concatenate((marks[~moved], _mark_before(wanted, marks[~moved], at[~moved], start))))
 
 
 @numba.njit(cache=True, nogil=True)
@@ -124,6 +129,7 @@ def _widest(start: Times, wanted: int, slack: int) -> int:
     return first + int(np.argmax(np.diff(start[first - 1 : last + 1])))
 
 
+@numba.njit(cache=True, nogil=True)
 def _mark_before(wanted: Times, marks: Times, at: Times, start: Times) -> Times:
     """Marks before the messages `wanted`: as long after the message before it as others are, or before their own.
 

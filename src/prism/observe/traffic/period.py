@@ -97,21 +97,27 @@ def find_group_starts(times: Times) -> list[Times]:
     if len(times) < 2 * _MIN_GROUPS:
         return []
     gaps = np.diff(times).astype(np.float64)
+    return sorted((times[1:][gaps >= least] for least in _list_long_gaps(gaps)), key=len)
+
+
+@numba.njit(cache=True, nogil=True)
+def _list_long_gaps(gaps: Floats) -> Floats:
+    """The lengths of gaps from which on they set groups of about equal number apart, the clearest first."""
     ordered = np.sort(gaps)[::-1]
     most = len(ordered) // 2
     jumps = ordered[: most - 1] / np.maximum(ordered[1:most], 1.0)
     jumps[: _MIN_GROUPS - 2] = 0.0
-    usual = float(take_median(gaps))
-    found: list[Times] = []
-    for at in np.argsort(-jumps)[: _LEVELS - 1]:
+    usual = take_median(gaps)
+    found, num = np.empty(_LEVELS - 1), 0
+    for at in np.argsort(-jumps, kind="mergesort")[: _LEVELS - 1]:
         if jumps[at] < _JUMP or ordered[at] < _LONG_GAP * usual:
             continue
-        wide = np.flatnonzero(gaps >= ordered[at])
-        sizes = np.diff(wide)
-        size = float(take_median(sizes))
+        sizes = np.diff(np.flatnonzero(gaps >= ordered[at]))
+        size = take_median(sizes)
         if size >= 2 and np.mean(np.abs(sizes - size) <= max(1.0, 0.1 * size)) >= _EQUAL:
-            found.append(times[wide + 1])
-    return sorted(found, key=len)
+            found[num] = ordered[at]
+            num += 1
+    return found[:num]
 
 
 def find_rhythm(streams: PackedStarts, slack_ns: int) -> Rhythm | None:
