@@ -87,9 +87,11 @@ def test_a_command_that_ends_well_is_done_whatever_it_printed(tmp_path: Path):
     assert "reported no steps" in read_status(tmp_path / "run").outcome_text
 
 
-def test_the_exit_code_is_that_of_the_command_that_failed(tmp_path: Path):
-    assert run_command(tmp_path, "sh", "-c", "exit 7").exit_code == 7
-    assert run_command(tmp_path, "sh", "-c", "kill -SEGV $$", options=("--again",)).exit_code == 128 + signal.SIGSEGV
+def test_a_failed_run_exits_with_one_or_on_request_with_the_code_of_its_command(tmp_path: Path):
+    assert run_command(tmp_path, "sh", "-c", "exit 7").exit_code == 1
+    passed = ("--again", "--pass-exit-code")
+    assert run_command(tmp_path, "sh", "-c", "exit 7", options=passed).exit_code == 7
+    assert run_command(tmp_path, "sh", "-c", "kill -SEGV $$", options=passed).exit_code == 128 + signal.SIGSEGV
     assert JobState(outcome="failed", own_code=None).exit_code == 1, "a run that the supervisor itself gave up"
     assert JobState(outcome="stopped", own_code=3).exit_code == 1
 

@@ -69,6 +69,10 @@ def run(
     output: Annotated[
         bool, typer.Option("--output/--no-output", help="Write what the command prints to stdout (never with --json).")
     ] = True,
+    pass_exit_code: Annotated[
+        bool,
+        typer.Option("--pass-exit-code", help="Exit with the code of a command that failed, not with 1."),
+    ] = False,
     json: JsonFlag = False,
 ) -> None:
     """Run a command until it is done, whatever happens to it; the same command continues a run that was stopped."""
@@ -91,7 +95,7 @@ def run(
         state = supervise(run_dir, tuple(command or ()), settings, launcher=launcher, again=again, say=_say)
     if json:
         show_json(read_status(run_dir).to_json())
-    raise typer.Exit(state.exit_code)
+    raise typer.Exit(state.exit_code if pass_exit_code else min(state.exit_code, 1))
 
 
 def _say(line: str) -> None:

@@ -81,7 +81,7 @@ class JobRecord:
 
     @property
     def exit_code(self) -> int:
-        """The exit code of `prism supervise`: that of a command that failed, in the form that a shell reports."""
+        """The exit code of the run: that of a command that failed, in the form that a shell reports."""
         if self.outcome == "done":
             return 0
         code = self.own_code if self.outcome == "failed" else None
