@@ -12,6 +12,8 @@ from torch import nn
 from transformers import GPT2Config, GPT2LMHeadModel
 
 FORWARD_S = 0.02  # of a layer on an accelerator; the backward takes twice as long
+SLOWER_S = float(os.environ.get("SLOWER_S", "0"))  # that a slow rank computes longer, from a step on
+SLOWER_FROM = int(os.environ.get("SLOWER_FROM", "0"))
 WORDS, LENGTH = 512, 32
 
 
@@ -52,8 +54,10 @@ class Truth:
         self._step, self._start = 0, 0
 
     def begin(self) -> None:
-        """A step begins."""
+        """A step begins, in which a slow rank computes longer."""
         self._start = time.time_ns()
+        if self._step >= SLOWER_FROM:
+            time.sleep(SLOWER_S)
 
     def end(self) -> None:
         """It has ended."""

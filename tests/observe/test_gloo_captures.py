@@ -1,4 +1,4 @@
-"""Real jobs over gloo, whose packets were captured: those that end are no hangs."""
+"""Real jobs over gloo, whose packets were captured: who is slow or stopped; those that end are no hangs."""
 
 from __future__ import annotations
 
@@ -28,9 +28,31 @@ def test_the_slow_stage_of_a_pipeline_is_named() -> None:
     assert (len(job.hosts), first.kind, first.culprit.id) == (4, "slow_compute", "e2-2")
 
 
-def test_a_rank_that_is_stopped_is_not_told_as_a_clean_bill() -> None:
-    told = say_nothing_found(study("stopped_rank"))
-    assert not told.clean and "cannot be compared" in told.text
+def test_a_rank_that_is_stopped_is_the_hang() -> None:
+    found = study("stopped_rank")
+    assert [(f.kind, f.culprit.id) for f in found.findings if f.kind == "hang"] == [("hang", "d4-2")]
+    assert {job.hosts[0][:2]: job.life.state for job in found.jobs} == {"d4": "stopped", "dg": "running"}
+
+
+@pytest.mark.parametrize(("name", "culprit"), [("slow_rank", "own-2"), ("slow_rank_two_leaves", "e4-3")])
+def test_a_slow_rank_is_named_where_records_are_cut_at_another_place_in_each_step(name: str, culprit: str) -> None:
+    late = [finding for finding in study(name).findings if finding.culprit.type != "job"]
+    assert [(finding.kind, finding.culprit.id) for finding in late] == [("slow_compute", culprit)]
+
+
+def test_a_job_whose_rank_is_killed_has_stopped_and_nobody_is_accused() -> None:
+    found = study("killed_rank")
+    (job,) = (job for job in found.jobs if "own-0" in job.hosts)
+    assert (len(job.hosts), job.steps.height, job.life.state) == (4, 25, "stopped")
+    assert not [finding for finding in found.findings if finding.culprit.type != "job"]
+    assert not say_nothing_found(found).clean
+
+
+def test_hosts_steps_and_end_of_a_job_whose_records_are_cut_at_random() -> None:
+    found = study("ended_ddp")
+    jobs = {job.hosts[0]: (len(job.hosts), job.steps.height, job.life.state) for job in found.jobs}
+    assert jobs == {"own-0": (4, 50, "ended"), "other-0": (4, 95, "running")}
+    assert not [finding for finding in found.findings if finding.culprit.type != "job"]
 
 
 @pytest.mark.parametrize("name", ["ended_pipeline", "next_trial"])

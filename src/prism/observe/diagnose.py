@@ -24,14 +24,20 @@ from prism.observe.parallelism.stages import NO_STAGES, find_stages
 from prism.observe.parallelism.volumes import lay_out_volumes
 from prism.observe.phases import join_phases
 from prism.observe.steps.cutting import STEPS, cut_steps
-from prism.observe.steps.life import Life, Watched, judge_life
+from prism.observe.steps.life import Life, LifeConfig, Watched, judge_life, make_template
 from prism.observe.steps.visibility import judge_visibility
+from prism.observe.traffic.bursts import join_bursts
 from prism.observe.traffic.clock_offsets import align_clocks
 from prism.observe.traffic.preparation import prepare_traffic
 from prism.observe.traffic.table import Traffic
 from prism.observe.traffic.threads import describe_error, do_beside, do_each, try_each
 from prism.records.findings import Finding
 from prism.records.layout import Layout
+
+_BURSTS = (
+    "its records are cut at another place in each step, so that steps are read from what each connection sends between "
+    "two long silences; single transfers are not seen"
+)
 
 
 def study_jobs(traffic: Traffic, jobs: Sequence[ObservedJob], gpus_per_host: int | None = None) -> list[JobDiagnosis]:
@@ -75,9 +81,9 @@ def _tell_life(traffic: Traffic, job: JobDiagnosis, since_ns: int, until_ns: int
     """A job with its state; one that was not analysed counts as running."""
     if not job.studied:
         return replace(job, life=Life(started_ns=job.observed.first_ns))
-    own = traffic.messages.select("stream", "start_ns", "end_ns", "pair", "bytes")[traffic.rows_of(job.observed.pairs)]
+    own = job.messages_in(traffic).select("stream", "start_ns", "end_ns", "pair", "bytes")
     saved = find_last_save(list_saves(traffic, job.observed), job.observed, until_ns)
-    watched = Watched(begin_ns=since_ns, until_ns=until_ns, saved_ns=saved)
+    watched = Watched(begin_ns=since_ns, until_ns=until_ns, saved_ns=saved, bursts=job.bursts is not None)
     return replace(job, life=judge_life(own, job.streams, job.steps, watched))
 
 
@@ -95,12 +101,16 @@ def _agree_with(findings: Sequence[Finding], unclear: set[str], job: JobDiagnosi
 
 def open_case(traffic: Traffic, job: JobDiagnosis, until_ns: int) -> Case:
     """Everything that findings are derived from."""
-    own = traffic.messages[traffic.rows_of(job.observed.pairs)]
+    own = job.messages_in(traffic)
     case = make_case(
         job.observed, job.layout, job.stages, job.steps, job.streams, own, traffic.endpoints, until_ns,
         transfers_visible=job.visible.inside,
     )  # fmt: skip
     saves = list_saves(traffic, job.observed)
+    src, last_ns = (traffic.pairs[c].to_numpy().astype(np.int64)[job.observed.pairs] for c in ("src", "last_ns"))
+    sent_until_ns = np.zeros(traffic.endpoints.height, np.int64)
+    np.maximum.at(sent_until_ns, src, last_ns)
+    case = replace(case, bursts=job.bursts is not None, sent_until_ns=sent_until_ns)
     return replace(case, saves=saves, waits_visible=job.visible.waits and not traffic.sample_bytes)
 
 
@@ -183,10 +193,39 @@ def _study(traffic: Traffic, job: ObservedJob, gpus_per_host: int | None, known:
         layout = layout.cap(levels.SHARE_HALF)
         told = pl.when(pl.col("kind") == "storage").then(1.0).otherwise(levels.SHARE_HALF)
         pairs = pairs.with_columns(pl.min_horizontal("confidence", told).alias("confidence"))
-    return replace(
+    by_messages = replace(
         list_unstudied(traffic, job, *visible.notes),
         visible=visible, layout=layout, pairs=pairs, steps=steps, streams=streams, stages=stages, clock=clock,
     )  # fmt: skip
+    return _read_bursts(traffic, by_messages)
+
+
+def _read_bursts(traffic: Traffic, job: JobDiagnosis) -> JobDiagnosis:
+    """The job by its bursts where messages do not show steps that can be compared, and bursts do.
+
+    What carries what, and how ranks are laid out, is read from the messages.
+    """
+    own = job.messages_in(traffic)
+    if traffic.sample_bytes or traffic.active_ns or traffic.resolution_ns >= levels.MILLISECOND_NS:
+        return job  # Sizes or times are too coarse.
+    if not traffic.connected:
+        return job
+    template = make_template(own, job.streams, job.steps, LifeConfig())
+    if template is not None and not template.wanders:
+        return job
+    bursts = join_bursts(own, job.streams)
+    if bursts is None or bursts.period_ns > levels.RATIO_LONGER * (job.observed.period_ns or np.inf):
+        return job  # Bursts that come more seldom hold several steps.
+    # Many small messages are acknowledgements of a transport over TCP, of which any number is in a record.
+    if bursts.regular and float((own["bytes"] < levels.SMALL_MESSAGE_BYTES).mean() or 0.0) < levels.SHARE_MINOR:  # type: ignore[arg-type]
+        return job  # The steps differ, and not because messages are cut at random.
+    steps, clock = cut_steps(bursts.messages, bursts.streams, bursts.period_ns, list_saves(traffic, job.observed))
+    template = make_template(bursts.messages, bursts.streams, steps, LifeConfig(), bursts=True)
+    if template is None or template.wanders:
+        return job
+    visible = judge_visibility(traffic, bursts.streams, steps, bursts=True)
+    return replace(job, bursts=bursts.messages, streams=bursts.streams, steps=steps, clock=clock, visible=visible,
+                   notes=(*visible.notes, _BURSTS))  # fmt: skip
 
 
 def _find_steps(

@@ -30,6 +30,7 @@ class JobDiagnosis:
     streams: pl.DataFrame
     stages: StageMap
     observed: ObservedJob
+    bursts: pl.DataFrame | None = None  # its messages with those of a burst as one, where only these show its steps
     clock: str | None = None  # that its steps go by
     life: Life = field(default_factory=Life)
     visible: Visibility = field(default_factory=Visibility)
@@ -39,6 +40,10 @@ class JobDiagnosis:
     def studied(self) -> bool:
         """Whether anything beyond its endpoints was learned by Prism's own method."""
         return self.streams.width > 0
+
+    def messages_in(self, traffic: Traffic) -> pl.DataFrame:
+        """The messages that its steps and findings are read from."""
+        return self.bursts if self.bursts is not None else traffic.messages[traffic.rows_of(self.observed.pairs)]
 
     def to_json(self) -> dict[str, Any]:
         """The document form that `prism diagnose --json` prints."""

@@ -79,6 +79,8 @@ class Case:
     saves: pl.DataFrame | None = None  # start_ns end_ns of what it writes to storage
     transfers_visible: bool = True  # whether single transfers can be timed
     waits_visible: bool = False  # where they cannot: whether silences between them can
+    bursts: bool = False  # whether each message is all that a connection sends in a step
+    sent_until_ns: Ints | None = None  # by endpoint, when it last sent anything to others of the job
 
     @cached_property
     def length_s(self) -> Floats:
@@ -129,7 +131,7 @@ class Case:
     @cached_property
     def template(self) -> StepTemplate | None:
         """What a usual step sends, None where no stream sends in most steps."""
-        return make_template(self.messages, self.streams, self.steps, LifeConfig())
+        return make_template(self.messages, self.streams, self.steps, LifeConfig(), bursts=self.bursts)
 
     @property
     def wanders(self) -> bool:

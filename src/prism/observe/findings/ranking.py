@@ -9,7 +9,7 @@ import polars as pl
 
 from prism.observe import levels
 from prism.observe.findings.awaited import find_awaited
-from prism.observe.findings.case import Case
+from prism.observe.findings.case import Case, is_pipeline
 from prism.observe.findings.causes import find_late
 from prism.observe.findings.contention import find_contention
 from prism.observe.findings.hot_experts import find_hot_expert
@@ -59,14 +59,17 @@ def find_all(
         job = case.job.id
         scene = scenes[job]
         stops = find_hang(case)
-        late = [] if case.wanders else _apart_from(stops, find_late(case) + find_hot_expert(case))
+        # Bursts do not show what a stage waits for.
+        hidden = case.wanders or (case.bursts and is_pipeline(case))
+        late = [] if hidden else _apart_from(stops, find_late(case) + find_hot_expert(case))
+        late = [x for x in late if not (case.bursts and _sends_slowly(case, x.finding))]
         # A job that is occasionally held up may be so when the observation ends.
         held_up = any(x.finding.culprit.type == "job" for x in late)
         stops = [s for s in stops if _is_long(case, s) or not held_up]
         shared = _apart_from(stops, contended.get(job, []))
         slow = [] if scene is None else _apart_from(stops, find_network(scene, felt))
         # A stage that is heavy by design is looked for only if nothing else is late.
-        heavy = [] if late or case.wanders else find_heavy_stages(case)
+        heavy = [] if late or hidden else find_heavy_stages(case)
         told = choose(case, heavy + late + shared + slow)
         causes = stops + [c for c in told if _is_worth_telling(case, c)]
         awaited = find_awaited(case) if case.waits_visible and not causes else []
@@ -88,7 +91,7 @@ def _name(case: Case) -> str:
 
 
 def _measure(case: Case) -> tuple[Transfers | None, list[SlowPair]]:
-    transfers = measure_transfers(case) if case.transfers_visible else None
+    transfers = measure_transfers(case) if case.transfers_visible and not case.bursts else None
     return transfers, find_slow_pairs(case, transfers)
 
 
@@ -108,6 +111,20 @@ def _is_worth_telling(case: Case, finding: Finding) -> bool:
 def _apart_from(stops: list[Finding], proposals: list[Proposal]) -> list[Proposal]:
     """Proposals whose window is not mostly a standstill: a step with a standstill is long in every measure."""
     return [p for p in proposals if not any(covers(s, p.finding) for s in stops)]
+
+
+def _sends_slowly(case: Case, finding: Finding) -> bool:
+    """Whether the bursts of a late rank take far longer than usual too: then what it sends over is slow, or others.
+
+    The others wait for a late rank in the middle of their bursts, and it waits for nobody.
+    """
+    named = set(finding.culprit.id.split(","))
+    ours = [e for e in case.job.endpoints.tolist() if {case.host(e), case.address(e)} & named]
+    own = case.messages.filter(pl.col("src").is_in(ours) & (pl.col("step") >= 0))
+    took = (pl.col("end_ns") - pl.col("start_ns")).median()
+    inside = pl.col("start_ns").is_between(finding.start_ns, finding.end_ns)
+    while_late, usual = (own.filter(when).select(took).item() for when in (inside, ~inside))
+    return bool(while_late and usual and while_late > levels.RATIO_DOUBLE * usual)
 
 
 def _is_long(case: Case, stop: Finding) -> bool:

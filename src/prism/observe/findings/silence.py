@@ -9,8 +9,8 @@ import polars as pl
 
 from prism.observe import levels
 from prism.observe.findings.case import Case, culprit
-from prism.observe.findings.standstill import find_stalled, find_standstill
-from prism.observe.findings.stopped import name_first_to_stop
+from prism.observe.findings.standstill import Standstill, find_stalled, find_standstill
+from prism.observe.findings.stopped import FirstToStop, name_first_to_stop, name_silent_host
 from prism.observe.findings.verdicts import name_seconds
 from prism.observe.steps.life import LifeConfig, StepTemplate, breaks_off, rests_whole
 from prism.records.findings import Finding, FindingKind
@@ -144,7 +144,9 @@ def _explain(case: Case, silence: Silence) -> Finding | None:
         return None
     usual = float(np.median(case.length_s))
     length = (silence.end_ns - silence.start_ns) / 1e9
-    first = name_first_to_stop(case, stands)
+    first = _name_first(case, silence, stands)
+    if first is None:
+        return None
     if silence.ends and not first.others_went_on and _is_resumed(case, silence):
         return _tell_pause(case, silence, length)
     stopped, why = first.culprit, first.why
@@ -164,6 +166,15 @@ def _explain(case: Case, silence: Silence) -> Finding | None:
     )  # fmt: skip
     finding = name_seconds(finding, first.seconds, finding.score)
     return replace(finding, start_ns=silence.start_ns, end_ns=silence.end_ns)
+
+
+def _name_first(case: Case, silence: Silence, stands: Standstill) -> FirstToStop | None:
+    """What stopped first; None where only bursts are seen, and these do not show it."""
+    if not case.bursts:
+        return name_first_to_stop(case, stands)
+    start, last = case.messages["start_ns"].to_numpy(), case.steps.row(silence.last, named=True)
+    begun = start[start >= last["end_ns"]]
+    return name_silent_host(case, last["start_ns"], int(begun.min())) if len(begun) else None
 
 
 def _is_resumed(case: Case, silence: Silence) -> bool:

@@ -79,6 +79,21 @@ def name_first_to_stop(case: Case, stands: Standstill) -> FirstToStop:
     return FirstToStop(_name_stopped(case, members), why, went_on, sure, seconds)
 
 
+def name_silent_host(case: Case, before_ns: int, since_ns: int) -> FirstToStop | None:
+    """The only host that has sent nothing since a moment, not even acknowledgements, while all others have.
+
+    It has sent something since the moment before: otherwise an exporter may have stopped.
+    """
+    if case.sent_until_ns is None:
+        return None
+    until = {host: max(int(case.sent_until_ns[e]) for e in own) for host, own in case.own_by_host.items()}
+    silent = [host for host, last_ns in until.items() if last_ns < since_ns]
+    if len(silent) != 1 or len(until) <= _TWO or until[silent[0]] < before_ns:
+        return None
+    why = f"{silent[0]} has sent nothing since that step began, and all others have"
+    return FirstToStop(_name_stopped(case, sorted(case.own_by_host[silent[0]])), why, True, levels.SHARE_NEARLY_ALL)
+
+
 def _weigh_hosts(case: Case, stands: Standstill, free: pl.DataFrame, margin_ns: float) -> dict[str, float]:
     """The probability by host that it stopped first: the earlier its first missing message was due, the likelier.
 

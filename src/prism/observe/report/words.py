@@ -92,7 +92,7 @@ def say_nothing_found(diagnosis: Diagnosis) -> NothingFound:
     seen = [job for job in diagnosis.jobs if job.steps.height]
     doubts = {
         "steps of {} cannot be seen": [job for job in diagnosis.jobs if not job.steps.height],
-        "inside the steps of {} nothing can be seen": [job for job in seen if not job.visible.inside],
+        "inside the steps of {} nothing can be seen": [j for j in seen if not j.visible.inside or j.bursts is not None],
         "steps of {} cannot be compared": [job for job in seen if job.visible.inside and not job.visible.comparable],
         "{} stopped in the middle of a step, and why cannot be seen": [j for j in seen if j.life.state == "stopped"],
     }

@@ -69,6 +69,7 @@ class StepTemplate:
     begin: Ints  # of steps
     until: Ints
     load: pl.DataFrame  # start_ns pair bytes of all messages, those that come seldom too
+    bursts: bool  # whether each message is all that a connection sends in a step
 
     def count_since(self, begin_ns: int, until_ns: int) -> Ints:
         """Messages of each stream that start in a stretch of time."""
@@ -77,7 +78,7 @@ class StepTemplate:
 
 
 def make_template(
-    messages: pl.DataFrame, streams: pl.DataFrame, steps: pl.DataFrame, config: LifeConfig
+    messages: pl.DataFrame, streams: pl.DataFrame, steps: pl.DataFrame, config: LifeConfig, *, bursts: bool = False
 ) -> StepTemplate | None:
     """What usual steps send; None where no stream sends in most steps."""
     if not steps.height or messages.is_empty():
@@ -123,6 +124,7 @@ def make_template(
         begin=begin,
         until=until,
         load=messages.select("start_ns", "pair", "bytes"),
+        bursts=bursts,
     )
 
 
@@ -150,6 +152,8 @@ def rests_whole(template: StepTemplate, at_ns: int, *, config: LifeConfig) -> bo
     sent = template.count_since(begin_ns, at_ns)
     if not sent.any():  # It fell silent where a step was cut: that step may be the one that broke off.
         sent = template.count_since(int(template.begin[step]), at_ns)
+    if template.bursts:  # A burst may have been cut in two where the machine paused.
+        return _sent_whole_steps(template, at_ns) or not _breaks_off_bursts(template, begin_ns, at_ns, config)
     whole_steps = int(sent.sum() / total + config.missing)
     sent = sent - whole_steps * template.usual
     if abs(sent.sum()) <= template.slack:
@@ -183,15 +187,35 @@ def _sent_whole_steps(template: StepTemplate, at_ns: int) -> bool:
 
 def _sent_whole_loads(template: StepTemplate, since_ns: int, at_ns: int) -> bool:
     """The same of bytes: an idle timeout may merge messages into records of any size."""
+    return _are_whole(*_sum_loads(template, since_ns, at_ns), levels.THREE_PER_MILLE)
+
+
+def _sum_loads(template: StepTemplate, since_ns: int, at_ns: int) -> tuple[Floats, Floats]:
+    """The bytes of each pair in a stretch of time, and in a usual step."""
     start, pair, size = (template.load[c].to_numpy() for c in ("start_ns", "pair", "bytes"))
     pair = np.unique(pair, return_inverse=True)[1].ravel()
     num_pairs, num_steps = int(pair.max()) + 1, len(template.begin)
     step = np.searchsorted(np.append(template.begin, template.until[-1]), start, side="right") - 1
     inside = (step >= 0) & (step < num_steps)
     by_step = np.bincount(step[inside] * num_pairs + pair[inside], size[inside], num_steps * num_pairs)
-    usual = np.median(by_step.reshape(num_steps, num_pairs), axis=0)
     own = (start >= since_ns) & (start <= at_ns)
-    return _are_whole(np.bincount(pair[own], size[own], num_pairs), usual, levels.THREE_PER_MILLE)
+    sent = np.bincount(pair[own], size[own], num_pairs).astype(np.float64)
+    return sent, np.median(by_step.reshape(num_steps, num_pairs), axis=0)
+
+
+def _breaks_off_bursts(template: StepTemplate, since_ns: int, at_ns: int, config: LifeConfig) -> bool:
+    """Whether pairs have sent parts of a burst, and not all of those that usually send equally much the same part.
+
+    What a job gathers at its end takes all hops of a collective alike. One part alone may be one of such traffic.
+    """
+    sent, usual = _sum_loads(template, since_ns, at_ns)
+    order = np.argsort(usual)
+    share, usual = sent[order] / np.maximum(usual[order], 1.0), usual[order]
+    share -= np.floor(share + config.missing)  # Whole bursts.
+    parts = share > config.missing
+    alike = np.cumsum(np.diff(usual, prepend=usual[0]) > levels.THREE_PER_MILLE * usual)
+    apart = [float(np.ptp(share[alike == number])) for number in np.unique(alike[parts])]
+    return bool(parts.sum() >= levels.MIN_TWO and max(apart) > config.missing)
 
 
 def _are_whole(sent: NDArray[Any], usual: Floats, slack: float) -> bool:
@@ -274,6 +298,7 @@ class Watched:
     begin_ns: int
     until_ns: int
     saved_ns: int = 0
+    bursts: bool = False  # whether messages are bursts
 
 
 def judge_life(
@@ -299,7 +324,7 @@ def judge_life(
         return running
     if max(watched.saved_ns - last, 0) > 0.5 * silent or silent <= config.as_before * _longest_pause(messages, usual):
         return Life(state="paused", started_ns=first)
-    template = make_template(messages, streams, steps, config)
+    template = make_template(messages, streams, steps, config, bursts=watched.bursts)
     whole = template is None or rests_whole(template, last, config=config)
     return Life(state="ended" if whole else "stopped", started_ns=first, ended_ns=last)
 

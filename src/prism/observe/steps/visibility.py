@@ -44,9 +44,13 @@ class Visibility:
 
 
 def judge_visibility(
-    traffic: Traffic, streams: pl.DataFrame, steps: pl.DataFrame, config: VisibilityConfig | None = None
-) -> Visibility:
-    """What can be read from the records of one job, given its streams and the steps that were found."""
+    traffic: Traffic, streams: pl.DataFrame, steps: pl.DataFrame, config: VisibilityConfig | None = None, *,
+    bursts: bool = False,
+) -> Visibility:  # fmt: skip
+    """What can be read from the records of one job, given its streams and the steps that were found.
+
+    `bursts` last as long as what a connection sends in a step, by which they are compared.
+    """
     config = config or VisibilityConfig()
     load = (streams["bytes"] * streams["num"]).to_numpy()
     cut = float(load[streams["cut"].to_numpy()].sum() / max(load.sum(), 1.0))
@@ -61,7 +65,7 @@ def judge_visibility(
     if traffic.resolution_ns > max(config.coarse * usual, _COARSE_NS):
         reasons.append(f"times are rounded to {traffic.resolution_ns / 1e6:,.0f} ms")
     large = streams.filter(pl.col("role") != "rare")
-    if usual and _hold_several(large, config.long * usual) > config.merged:
+    if usual and not bursts and _hold_several(large, config.long * usual) > config.merged:
         reasons.append("records last for a good part of a step (idle timeout)")
     if traffic.sample_bytes and large.height and _lower_size(large) < config.packets * traffic.sample_bytes:
         reasons.append(f"fewer than {config.packets:.0f} packets of a message are seen (sampling)")

@@ -14,6 +14,9 @@ _PURE = levels.SHARE_NEARLY_ALL
 _EVEN = levels.SHARE_LARGE  # of what goes one way between two hosts that comes back in messages of one size
 _SOME_PART = levels.ONE_PERCENT  # of a host's bytes: less is even by chance
 _GOOD_PART = levels.SHARE_NEGLIGIBLE  # of a host's bytes
+_PASSED_ON = (
+    levels.SIZE_DIFFERENCE
+)  # of what a host takes that it may give more or less: weights that are sent at the start
 _LISTED = levels.SHARE_HALF  # share of the endpoints that a topology of the training hosts has
 _SELDOM = levels.SHARE_SMALL  # of the messages of the busiest pair of any of its peers
 _STRANGERS = levels.SHARE_SMALL  # share of an endpoint's peers that know each other, below which it is their server
@@ -62,7 +65,10 @@ def _one_sided_hosts(
     friends = np.zeros(num, np.int64)
     np.maximum.at(friends, giver, peers[taker])
     np.maximum.at(friends, taker, peers[giver])
-    known = (np.maximum(peers, friends) >= 2) & ~(even[0] | even[1])
+    # Whoever passes on all that it takes serves nobody, also where records are cut at any size.
+    given, taken = (np.bincount(end, load, minlength=num) for end in (giver, taker))
+    passes_on = np.abs(given - taken) <= _PASSED_ON * taken
+    known = (np.maximum(peers, friends) >= 2) & ~(even[0] | even[1] | passes_on)
     return np.nonzero(((np.minimum(*uneven) > share) & known)[host])[0]
 
 
