@@ -69,7 +69,7 @@ class StepTemplate:
     begin: Ints  # of steps
     until: Ints
     load: pl.DataFrame  # start_ns pair bytes of all messages, those that come seldom too
-    bursts: bool  # whether each message is all that a connection sends in a step
+    bursts: bool = False  # whether each message is all that a connection sends in a step
 
     def count_since(self, begin_ns: int, until_ns: int) -> Ints:
         """Messages of each stream that start in a stretch of time."""

@@ -18,6 +18,7 @@ _EQUAL = levels.SHARE_LARGE  # share of the bursts that carry what is usual on t
 _HEAVY = levels.SHARE_SMALL  # of the bytes of the heaviest connection: lighter ones do not send in every step
 _OTHERWISE = levels.SHARE_MINOR  # by how much more often a connection may send than another one of the same job
 _LESS = levels.ONE_PERCENT  # share of the bursts by which fewer may be equal than for a shorter silence
+_SEVERAL = levels.SHARE_MINOR  # of the bytes: bursts that hold more than one step
 _REGULAR = levels.SHARE_LARGE  # share of the bursts with as many messages
 _LEAST = levels.MIN_STATISTICS  # bursts of a connection
 _TRIED = levels.SAMPLED_STREAMS  # lengths of silences
@@ -84,10 +85,12 @@ def _choose_bursts(messages: pl.DataFrame) -> pl.DataFrame | None:
             pl.col("end_ns").max(), pl.col("bytes").sum(), pl.col("head").first().alias("stream"), parts=pl.len(),
         )  # fmt: skip
         usual = pl.col("bytes").median().over("head")
-        equal = bursts.select(
-            num=pl.len().over("head"), same=(pl.col("bytes") - usual).abs() <= EXACT_SIZE * usual
-        )  # fmt: skip
-        share, least, times = float(equal["same"].mean()), equal["num"].min(), equal["num"].max()  # type: ignore[arg-type]
-        if share >= max(_EQUAL, (1 - _LESS) * most) and least >= _LEAST and times <= (1 + _OTHERWISE) * least:  # type: ignore[operator]
+        equal = bursts.select("bytes", num=pl.len().over("head"), times=pl.col("bytes") / usual)
+        share = float(((equal["times"] - 1).abs() <= EXACT_SIZE).mean() or 0.0)  # type: ignore[arg-type]
+        size, times = equal["bytes"].to_numpy(), equal["times"].to_numpy()
+        if size[times > levels.RATIO_LONGER].sum() > _SEVERAL * size.sum():
+            continue  # Silences inside slow steps are as long as those between quick ones.
+        least, often = (int(f(equal["num"])) for f in (min, max))
+        if share >= max(_EQUAL, (1 - _LESS) * most) and least >= _LEAST and often <= (1 + _OTHERWISE) * least:
             best, most = bursts, max(share, most)
     return best
