@@ -87,7 +87,7 @@ def test_messages_that_began_to_wait_begin_when_they_would_have_if_they_did_not(
     start = (200 * step[:, None] + np.stack([0 * step, 4 + waits, 8 + waits], axis=1)).ravel()
     end = (200 * step[:, None] + np.stack([4 + waits, 8 + waits, 12 + waits], axis=1)).ravel()
     traffic: Any = SimpleNamespace(
-        messages=pl.DataFrame({"start_ns": start, "end_ns": end}), rows_of_stream=lambda stream: np.arange(len(start))
+        columns={"start_ns": start, "end_ns": end}, rows_of_stream=lambda stream: np.arange(len(start))
     )
     inside = _starts_of(traffic, 0).reshape(12, 3) - 200 * step[:, None]
     assert (inside[:, 0] == (0 if always else waits)).all() and (
@@ -100,6 +100,6 @@ def test_messages_of_a_link_that_gets_slow_do_not_wait() -> None:
     start = (200 * np.arange(12)[:, None] + np.array([0, 50, 100])).ravel()
     end = start + np.repeat([4, 40], 18)
     traffic: Any = SimpleNamespace(
-        messages=pl.DataFrame({"start_ns": start, "end_ns": end}), rows_of_stream=lambda stream: np.arange(len(start))
+        columns={"start_ns": start, "end_ns": end}, rows_of_stream=lambda stream: np.arange(len(start))
     )
     assert _starts_of(traffic, 0).tolist() == start.tolist()

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+from typing import Any
+
 import numpy as np
 import polars as pl
 import pytest
 from numpy.typing import NDArray
 
 from prism.observe.diagnose import choose_step_streams
-from prism.observe.jobs.grouping import are_remnants
+from prism.observe.jobs.grouping import find_remnants
 from prism.observe.jobs.step_counts import StreamStarts, choose_period
 from prism.observe.steps.boundaries import Clock, Spans, choose_clock, list_clocks
 from prism.observe.steps.cutting import _open_steps, cut_steps
@@ -309,10 +312,14 @@ def test_a_steady_clock_is_kept_where_no_two_steps_have_as_many_messages() -> No
 
 def test_remnants_of_torn_transfers_tell_no_boundaries_and_norms_do() -> None:
     streams = pl.DataFrame(
-        {"pair": [0, 0, 0, 1], "bytes": [1e8, 4e6, 8.0, 4e6], "num": [100, 30, 100, 30], "role": "oneway",
-         "kind": "dp", "cut": False, "presence": 1.0}
+        {"stream": range(4), "pair": [0, 0, 0, 1], "bytes": [1e8, 4e6, 8.0, 4e6], "num": [100, 30, 100, 30],
+         "role": "oneway", "kind": "dp", "cut": False, "presence": 1.0}
     )  # fmt: skip
-    remnants = streams.select(are_remnants()).to_series()
+    torn = np.sort(np.random.default_rng(1).integers(0, 100 * STEP, 30))
+    traffic: Any = SimpleNamespace(
+        columns={"start_ns": torn, "end_ns": torn + MS}, rows_of_stream=lambda stream: np.arange(30)
+    )
+    remnants = find_remnants(traffic, streams)
     assert choose_step_streams(streams, remnants)["role"].to_list() == ["oneway", "rare", "oneway", "oneway"]
 
 
