@@ -56,8 +56,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.fixture(scope="session")
 def shared_data() -> Path:
-    """Real data that is not shipped; tests on it are skipped where it is not at hand."""
+    """Public data that is not part of the repository; tests that need it are skipped without it."""
     folder = Path(os.environ.get("PRISM_DATA", ROOT.parent / "shared" / "data"))
     if not folder.is_dir():
-        pytest.skip(f"needs the data folder; set PRISM_DATA (looked in {folder})")
+        pytest.skip('needs public data: set PRISM_DATA, see "Public data for tests" in CONTRIBUTING.md')
     return folder

@@ -1,8 +1,7 @@
-"""What the tests of the study share: where real data may be, and traces written for one test."""
+"""Shared by the tests of the study: a trace with known answers, and traces written for one test."""
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -16,15 +15,6 @@ COLUMNS = ("job_id", "user", "gpu_num", "type", "state", "submit_time", "start_t
 def two_hundred_jobs() -> Path:
     """The trace whose answers are worked out by hand."""
     return HERE / "data" / "two_hundred_jobs.csv"
-
-
-@pytest.fixture
-def real_data() -> Path:
-    """Public data beside the repository; tests that need it are skipped without."""
-    folder = Path(os.environ.get("PRISM_DATA", HERE.parents[1].parent / "shared" / "data"))
-    if not folder.is_dir():
-        pytest.skip("no public data at hand (set PRISM_DATA)")
-    return folder
 
 
 @pytest.fixture

@@ -45,8 +45,8 @@ def test_a_fault_history_is_described(tmp_path: Path) -> None:
     assert found.offenders["node"][0] == "a"
 
 
-def test_infinitehbd_gives_the_figures_of_its_study(real_data: Path) -> None:
-    found = study_faults(read_faults(real_data / "infinitehbd" / "fault_trace.json"), nodes=400)
+def test_infinitehbd_gives_the_figures_of_its_study(shared_data: Path) -> None:
+    found = study_faults(read_faults(shared_data / "infinitehbd" / "fault_trace.json"), nodes=400)
     assert (found.faults, found.nodes_hit) == (584, 231)
     assert found.span_hours / 24 == pytest.approx(349, abs=1)
     assert found.hours_between_faults.median == pytest.approx(5.6, abs=0.05)
@@ -127,8 +127,8 @@ def test_utilisation_is_read_in_all_four_layouts(tmp_path: Path) -> None:
     assert (row["metric"], row["samples"], row["p50"]) == ("sm_active_pct", None, 50)  # shares of one become percent
 
 
-def test_published_utilisation_gives_the_known_medians(real_data: Path, tmp_path: Path) -> None:
-    table = pl.read_csv(real_data / "acme" / "utilisation_quantiles.csv")
+def test_published_utilisation_gives_the_known_medians(shared_data: Path, tmp_path: Path) -> None:
+    table = pl.read_csv(shared_data / "acme" / "utilisation_quantiles.csv")
     medians = {}
     for cluster in ("Seren", "Kalos"):
         path = tmp_path / f"{cluster}.csv"

@@ -233,8 +233,8 @@ def test_tables_of_scheduling_papers_have_no_state_and_their_own_units(
     assert noted(report, "says in what unit its numbers are") == (name != "muri")
 
 
-def test_philly_as_pollux_has_it_and_as_it_lies_beside_the_repository(tmp_path: Path, real_data: Path) -> None:
-    jobs = pl.read_parquet(real_data / "philly" / "jobs.parquet").head(5000)
+def test_philly_as_pollux_has_it_and_as_it_lies_beside_the_repository(tmp_path: Path, shared_data: Path) -> None:
+    jobs = pl.read_parquet(shared_data / "philly" / "jobs.parquet").head(5000)
     path = tmp_path / "philly.csv"
     jobs.select(
         timestamp=pl.col("time").dt.strftime("%Y-%m-%d %H:%M:%S"),

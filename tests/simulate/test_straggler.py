@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib.util
-import os
 import sys
 from pathlib import Path
 
@@ -11,19 +10,18 @@ import polars as pl
 import pytest
 
 ROOT = Path(__file__).parents[2]
-FOLDER = Path(os.environ.get("PRISM_DATA", ROOT.parent / "shared" / "data")) / "straggler"
-
-pytestmark = pytest.mark.skipif(not FOLDER.is_dir(), reason="the recorded jobs are not here; set PRISM_DATA")
 
 
 @pytest.fixture(scope="module")
-def figures() -> pl.DataFrame:
+def figures(shared_data: Path) -> pl.DataFrame:
     spec = importlib.util.spec_from_file_location("straggler_benchmark", ROOT / "benchmarks" / "straggler.py")
     assert spec is not None and spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     sys.modules[spec.name] = module  # its dataclasses look themselves up there
     spec.loader.exec_module(module)
-    tables = [module.compare(FOLDER, job).with_columns(pl.lit(job).alias("job")) for job in ("ST", "SE")]
+    tables = [
+        module.compare(shared_data / "straggler", job).with_columns(pl.lit(job).alias("job")) for job in ("ST", "SE")
+    ]
     return pl.concat(tables)
 
 
