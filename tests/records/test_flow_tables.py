@@ -94,8 +94,8 @@ def test_times_that_nfdump_cut_to_seconds_are_refused_unless_they_are_wanted(tmp
 def test_a_name_of_no_format_is_refused_with_those_that_are(tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"\.parquet.*\.csv"):
         write_flows(GOOD, tmp_path / "flows.doc")
-    assert files._first_line(ValueError("one\ntwo")) == "one"
-    assert files._first_line(ValueError()) == "ValueError"
+    assert files._explain(ValueError("one\ntwo"), tmp_path) == f"{tmp_path}: one; export it again"
+    assert files._explain(ValueError(), tmp_path) == f"{tmp_path}: ValueError; export it again"
 
 
 # -- compressed files

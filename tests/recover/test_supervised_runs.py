@@ -394,7 +394,7 @@ def test_a_run_folder_without_room_ends_neither_supervisor_nor_job(tmp_path: Pat
         launcher.end(-9)
         one.poll()
     assert [plan.orders.attempt for plan in launcher.plans] == [1, 2] and one.state.phase is Phase.RUNNING
-    assert sum("make room" in line for line in said) == 1
+    assert sum("check that there is space" in line for line in said) == 1
     one._commit()
     assert read_snapshot(tmp_path / "run", QUICK).state.attempt == 2
     one.journal.close()
