@@ -69,6 +69,31 @@ def test_marked_processes_live_carry_the_mark_and_are_not_this_one(table: Table)
     assert node.find_marked(KEY) == [10]
 
 
+def test_a_child_that_was_started_with_an_environment_of_its_own_belongs_to_its_parent(table: Table) -> None:
+    table.add(10, 1, "env -i sh train.sh")
+    table.add(11, 10, "sh train.sh", key="")
+    table.add(12, 11, "./trainer", key="")
+    table.add(20, 10, "python -S node.py run", key="/runs/inner/1")  # of a supervisor below this one
+    table.add(21, 20, "sh other.sh", key="")
+    table.add(22, 1, "sh other.sh", key="")
+    assert node.find_marked(KEY) == [10, 11, 12]
+    assert node.find_marked("/runs/inner/1") == [20, 21]
+
+
+def test_a_process_of_another_user_does_not_hold_the_end_up(table: Table, monkeypatch: pytest.MonkeyPatch) -> None:
+    table.add(10, 1, "sh train.sh")
+    table.add(11, 10, "sudo helper", key="")
+
+    def kill(pid: int, number: int) -> None:
+        if pid == 11:
+            raise PermissionError
+        table._kill(pid, number)
+
+    monkeypatch.setattr(node.os, "kill", kill)
+    node.end_marked(KEY, 0.0)
+    assert set(table.rows) == {11}
+
+
 def test_state_and_start_are_read_behind_a_name_with_brackets(table: Table) -> None:
     table.add(10, 3, "python train.py")
     assert (node.read_stat(10), node.parent_of(10)) == (("S", 70), 3)

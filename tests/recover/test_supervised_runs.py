@@ -241,6 +241,27 @@ def test_a_killed_supervisor_continues_and_a_second_one_is_refused(tmp_path: Pat
     assert status.outcome == "stopped" and status.attempt == 1
 
 
+def test_the_command_reads_standard_input_and_a_restart_reads_a_file_from_the_same_place(tmp_path: Path):
+    (tmp_path / "answers").write_text("header\nyes\n")
+    (tmp_path / "config.yaml").write_text("poll_s: 0.05\nrestarts: {backoff_s: 0.1}\n")
+    code = "import os; print('got', input()); assert os.environ['PRISM_ATTEMPT'] == '2', os.kill(os.getpid(), 9)"
+    program = (sys.executable, "-c", "from prism.cli.supervise import app; app()", "run")
+    options = ["--run-dir", str(tmp_path / "run"), "--config", str(tmp_path / "config.yaml"), "--"]
+    with (tmp_path / "answers").open() as answers:
+        os.lseek(answers.fileno(), len("header\n"), os.SEEK_SET)
+        command = [*program, *options, sys.executable, "-c", code]
+        done = subprocess.run(command, stdin=answers, capture_output=True, text=True)
+        assert os.lseek(answers.fileno(), 0, os.SEEK_CUR) == len("header\n")
+    assert (done.returncode, done.stdout) == (0, "got yes\ngot yes\n")
+    piped = subprocess.run(
+        [*program, "--run-dir", str(tmp_path / "piped"), "--", sys.executable, "-c", "print(input(), input())"],
+        input="a\nb\n",
+        capture_output=True,
+        text=True,
+    )
+    assert (piped.returncode, piped.stdout) == (0, "a b\n")
+
+
 # -- the runner on a fake launcher
 
 

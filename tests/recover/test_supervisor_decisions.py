@@ -547,10 +547,13 @@ def test_exit_zero_is_the_end_also_where_no_step_was_ever_read():
     assert job.handle(events.Exited(now_s=3.0, code=0))[-1].outcome == "done"
 
 
+def verdict_of_a_told_launcher() -> Verdict:
+    return Verdict(log="x", reason="Preempted", category="infrastructure", action="restart", confidence=0.5)
+
+
 def test_a_launcher_that_was_told_to_go_is_started_again_and_costs_no_budget():
     job = running()
-    told = Verdict(log="x", reason="Preempted", category="infrastructure", action="restart", confidence=0.5)
-    assert launches(fail(job, 31.0, told)) and job.failures == []
+    assert launches(fail(job, 31.0, verdict_of_a_told_launcher())) and job.failures == []
 
 
 def test_a_job_that_is_told_to_go_again_and_again_without_a_new_step_waits_longer_each_time():
@@ -563,6 +566,21 @@ def test_a_job_that_is_told_to_go_again_and_again_without_a_new_step_waits_longe
         now = max(now, job.due_s) + 1.0
         job.handle(events.Tick(now_s=now))
     assert pauses == [0.0, 0.0, 40.0, 80.0, 160.0] and job.failures == []
+
+
+@pytest.mark.parametrize(("lived_s", "ends"), [(2.0, True), (700.0, False)])
+def test_a_program_that_ends_itself_by_sigterm_is_not_restarted_for_ever(lived_s: float, ends: bool):
+    """Without a new step the sender may be the program itself; long attempts without steps are taken for progress."""
+    job, now, told = running(steps=0), 0.0, verdict_of_a_told_launcher()
+    for _ in range(40):
+        if job.phase is Phase.OVER:
+            break
+        now += lived_s
+        fail(job, now, told)
+        now = max(now, job.due_s) + 1.0
+        job.handle(events.Tick(now_s=now))
+    assert (job.outcome == "failed") is ends and job.attempt == (11 if ends else 41)
+    assert "asked to end (SIGTERM) 11 times in a row" in job.outcome_text or not ends
 
 
 def test_asking_a_second_time_ends_the_job_at_once():

@@ -29,6 +29,7 @@ class Budgets:
     unknown: int = 10
     framework: int = 5
     script: int = 2
+    preemption: int = 10  # in a row, of attempts that reached no new step
 
     def of(self, category: str) -> int:
         """The budget of a class; 0 for an unknown class."""

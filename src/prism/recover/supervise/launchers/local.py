@@ -30,6 +30,7 @@ class LocalLauncher:
         self.settings = settings or LaunchSettings()
         self._children: set[int] = set()
         self._started: dict[Path, dict[str, dict[str, int]]] = {}  # as in the launch file, which may be deleted
+        self._input_at = _position(0)
         self._codes: dict[int, int] = {}  # of our own children; known even if the file could not be written
 
     def start(self, plan: LaunchPlan) -> tuple[str, ...]:
@@ -51,7 +52,7 @@ class LocalLauncher:
             own = {HOST: host, "PRISM_NODE_RANK": str(rank)}
             if len(hosts) > 1 or "PET_NODE_RANK" not in os.environ:
                 own["PET_NODE_RANK"] = str(rank)
-            pid = self._spawn(plan, host, {**shared, **own})
+            pid = self._spawn(plan, host, {**shared, **own}, reads=rank == 0)
             stat = read_stat(pid)
             started[host] = asdict(ProcessId(pid=pid, start_ticks=stat[1] if stat else 0))
         self._started[plan.folder] = started
@@ -102,21 +103,35 @@ class LocalLauncher:
         """`launch.host_prefix` for that host."""
         return tuple(part.format(host=host) for part in self.settings.host_prefix)
 
-    def _spawn(self, plan: LaunchPlan, host: str, environment: dict[str, str]) -> int:
+    def _spawn(self, plan: LaunchPlan, host: str, environment: dict[str, str], *, reads: bool) -> int:
         """Start the command on one host. A later supervisor must be able to watch it, so it needs no parent."""
         places = [str(exit_path(plan.folder, host)), str(plan.folder / f"{host}.log")]
         command = [*self.prefix(host), sys.executable, "-S", str(NODE_PROGRAM), "run", *places, *plan.command]
         program = shutil.which(command[0])
         if program is None:
             raise BadConfigError(f"'{command[0]}' of launch.host_prefix not found; check the setting")
+        source = self._open_input() if reads else os.open(os.devnull, os.O_RDONLY)
         files = [
-            (os.POSIX_SPAWN_OPEN, 0, os.devnull, os.O_RDONLY, 0),
+            (os.POSIX_SPAWN_DUP2, source, 0),
             (os.POSIX_SPAWN_OPEN, 1, os.devnull, os.O_WRONLY, 0),
             (os.POSIX_SPAWN_DUP2, 1, 2),
         ]
-        pid = os.posix_spawn(program, command, environment, file_actions=files, setsid=True)
+        try:
+            pid = os.posix_spawn(program, command, environment, file_actions=files, setsid=True)
+        finally:
+            os.close(source)
         self._children.add(pid)
         return pid
+
+    def _open_input(self) -> int:
+        """Our standard input, for the command. A file is read from the same place by every attempt."""
+        with contextlib.suppress(OSError):
+            if self._input_at is None:
+                return os.dup(0)  # a terminal or a pipe; what one attempt has read, the next cannot
+            again = os.open("/proc/self/fd/0", os.O_RDONLY)
+            os.lseek(again, self._input_at, os.SEEK_SET)
+            return again
+        return os.open(os.devnull, os.O_RDONLY)
 
     def _read_started(self, folder: Path) -> dict[str, dict[str, int]]:
         """The process of each host of an attempt; empty if it was not started here, or its record is lost."""
@@ -136,6 +151,14 @@ class LocalLauncher:
                 if os.WIFEXITED(status):
                     self._codes[pid] = os.WEXITSTATUS(status)
             self._children.discard(pid)
+
+
+def _position(descriptor: int) -> int | None:
+    """Where the next read from a file begins; None for anything that has no places, such as a pipe."""
+    try:
+        return os.lseek(descriptor, 0, os.SEEK_CUR)
+    except OSError:
+        return None
 
 
 def check_command(command: tuple[str, ...]) -> None:

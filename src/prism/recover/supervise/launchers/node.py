@@ -62,7 +62,7 @@ def main() -> int:
 def run(exit_path: Path, log_path: Path, command: list[str]) -> int:
     """Run the command to its end; its own exit code is this program's."""
     reader, writer = os.pipe()
-    child = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=writer, stderr=writer, start_new_session=True)
+    child = subprocess.Popen(command, stdout=writer, stderr=writer, start_new_session=True)
     os.close(writer)
     for number in _RELAYED:
         signal.signal(number, lambda got, frame: send(find_ranks(find_tree(child.pid)), got))
@@ -110,10 +110,18 @@ def write_exit(path: Path, code: int) -> None:
 
 
 def find_marked(key: str) -> list[int]:
-    """Live processes that have an attempt's key in their environment, without this one."""
-    mark = f"{_KEY}={key}".encode()
+    """Live processes of an attempt, without this one: those with its key in their environment, and their children.
+
+    A child without any key was started with an environment of its own (env -i); one with another key is an attempt of a
+    supervisor that runs below this one.
+    """
     pids = [int(entry.name) for entry in Path("/proc").iterdir() if entry.name.isdigit()]
-    marked = [pid for pid in pids if pid != os.getpid() and mark in _read(pid, "environ").split(b"\0")]
+    keys = {pid: variables_of(pid).get(_KEY.encode()) for pid in pids}
+    if key.encode() not in keys.values():
+        return []
+    parents = {pid: parent_of(pid) for pid in pids}
+    nearest = {pid: next((up for up in (pid, *_ancestors(pid, parents)) if keys.get(up)), 0) for pid in pids}
+    marked = [pid for pid in pids if pid != os.getpid() and keys.get(nearest[pid]) == key.encode()]
     return sorted(pid for pid in marked if (stat := read_stat(pid)) is not None and stat[0] != "Z")
 
 
@@ -138,14 +146,13 @@ def end_marked(key: str, grace_s: float, hurry: Callable[[], bool] = lambda: Fal
     """End all processes of an attempt; returns how many there were.
 
     With grace the ranks alone are asked, since a data loader or writer that goes first takes the save with it; the
-    others end with their ranks. Then SIGKILL until none is left.
+    others end with their ranks. Then SIGKILL until none is left that we may signal.
     """
     first = find_marked(key)
     if first and grace_s > 0:
         ask_ranks(key)
         _wait(lambda: bool(find_marked(key)), grace_s, hurry)
-    while left := find_marked(key):
-        send(left, signal.SIGKILL)
+    while send(find_marked(key), signal.SIGKILL):
         time.sleep(_POLL_S)
     return len(first)
 
@@ -212,11 +219,14 @@ def find_tree(root: int) -> list[int]:
     return [pid for pid in parents if pid == root or root in _ancestors(pid, parents)]
 
 
-def send(pids: list[int], number: int) -> None:
-    """Signal processes; one that is gone is no error."""
+def send(pids: list[int], number: int) -> int:
+    """Signal processes; one that is gone or another user's is no error. Returns how many got it."""
+    sent = 0
     for pid in pids:
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.kill(pid, number)
+            sent += 1
+    return sent
 
 
 def variables_of(pid: int) -> dict[bytes, bytes]:
