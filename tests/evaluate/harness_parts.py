@@ -1,4 +1,4 @@
-"""A tiny Hugging Face model and ten local harness tasks, made on the spot."""
+"""A tiny Hugging Face model and twelve local harness tasks, made on the spot."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import json
 import random
 import sys
 from functools import cache
+from numbers import Real
 from pathlib import Path
 from typing import Any
 
@@ -68,7 +69,7 @@ def continue_text(model: Path, prompt: str) -> str:
 
 
 def write_tasks(folder: Path, model: Path, samples: int = 12) -> list[str]:
-    """Ten tasks over local JSON files: choices, likelihoods, rolling perplexity, generation, few-shot, filters."""
+    """Twelve tasks over local JSON files: choices, likelihoods, rolling perplexity, generation, few-shot, filters."""
     folder.mkdir(parents=True, exist_ok=True)
     rng = random.Random(7)
     rows: list[dict[str, Any]] = []
@@ -90,8 +91,26 @@ def write_tasks(folder: Path, model: Path, samples: int = 12) -> list[str]:
     (folder / "shots.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows[:6]))
     made = {name: {**_common(folder), "task": name, **keys} for name, keys in _tasks().items()}
     for name, document in made.items():
-        (folder / f"{name}.yaml").write_text(json.dumps(document))  # JSON is YAML
+        text = json.dumps(document)  # JSON is YAML, but for functions of the task's author
+        (folder / f"{name}.yaml").write_text(text.replace('"!function own.', "!function own.").replace('!"', ""))
+    (folder / "own.py").write_text(_OWN_FUNCTIONS)
     return list(made)
+
+
+_OWN_FUNCTIONS = """
+import numpy as np
+
+def process_results(doc, results):
+    logs = np.array([log for log, _ in results], dtype=np.float32)
+    best = {"picked": int(logs.argmax()), "gold": doc["gold"], "words": {*doc["choices"]}}
+    return {"narrow": logs[doc["gold"]], "pairs": (best, doc["question"]), "spread": logs}
+
+def share(items):
+    return sum(a["picked"] == a["gold"] and isinstance(a["words"], set) for a, _ in items) / len(items)
+
+def spread(items):
+    return float(np.std(np.stack(items)).astype(np.float32))
+"""
 
 
 def copy_tasks(source: Path, target: Path) -> None:
@@ -131,6 +150,16 @@ def _tasks() -> dict[str, dict[str, Any]]:
             "doc_to_choice": ["yes", "no"],
             "doc_to_target": "{{gold % 2}}",
             "metric_list": [{"metric": "f1", "aggregation": "f1", "higher_is_better": True}, {"metric": "mcc"}],
+        },
+        "choice_brier": {**choice, "metric_list": [{"metric": "brier_score"}]},
+        "choice_own": {
+            **choice,
+            "process_results": "!function own.process_results!",
+            "metric_list": [
+                {"metric": "narrow", **mean},
+                {"metric": "pairs", "aggregation": "!function own.share!", "higher_is_better": True},
+                {"metric": "spread", "aggregation": "!function own.spread!", "higher_is_better": False},
+            ],
         },
         "choice_gap": {**choice, "target_delimiter": " -> ", "metric_list": [{"metric": "acc", **mean}]},
         "likelihood": {
@@ -192,7 +221,7 @@ def evaluate_plainly(model: Path, tasks: Path, names: list[str]) -> dict[str, di
     )  # fmt: skip
     assert found is not None
     return {
-        name: {k: v for k, v in found["results"][name].items() if isinstance(v, int | float) and k != "sample_len"}
+        name: {k: float(v) for k, v in found["results"][name].items() if isinstance(v, Real) and k != "sample_len"}
         for name in names
     }
 

@@ -51,7 +51,7 @@ def offline(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
 
 @pytest.fixture(scope="module")
 def parts(tmp_path_factory: pytest.TempPathFactory) -> Any:
-    """A model, ten tasks, and what the harness itself says of them, in a process of its own."""
+    """A model, twelve tasks, and what the harness itself says of them, in a process of its own."""
     base = tmp_path_factory.mktemp("harness")
     made = subprocess.run(
         [sys.executable, "-W", "ignore", str(Path(harness_parts.__file__)), str(base)], capture_output=True, text=True

@@ -12,8 +12,11 @@ import math
 from collections import defaultdict
 from collections.abc import Callable, Sequence
 from functools import partial
+from numbers import Real
 from pathlib import Path
 from typing import Any
+
+import numpy as np
 
 from prism.errors import PrismError
 from prism.evaluate.run.adapters.adapter import Record, SampleError, Survey, WorkerCache
@@ -85,7 +88,7 @@ class HarnessAdapter:
         return {
             name: float(value)
             for name, value in results.items()
-            if isinstance(value, int | float) and not isinstance(value, bool) and name != "sample_len"
+            if isinstance(value, Real) and not isinstance(value, bool) and name != "sample_len"
         }
 
     def _requests(self, dataset: Dataset, cache: WorkerCache, lm: Any, model: Path) -> Any:
@@ -168,21 +171,32 @@ def _give_replies(task: Any, requests: Any, outputs: Sequence[Record], first: in
 
 
 def _plain(value: Any) -> Any:
-    """A metric's value as JSON that `_restore` turns back: tuples and numbers that JSON cannot hold are marked."""
-    if isinstance(value, tuple):
-        return {"tuple": [_plain(v) for v in value]}
+    """A metric's value as JSON that `_restore` turns back into the same types: sums depend on the type of a number."""
     if isinstance(value, list):
         return [_plain(v) for v in value]
-    if hasattr(value, "item") and not isinstance(value, str):
-        return _plain(value.item())
+    if isinstance(value, tuple | set | frozenset):
+        return {type(value).__name__: [_plain(v) for v in value]}
+    if isinstance(value, dict):
+        return {"dict": [[_plain(k), _plain(v)] for k, v in value.items()]}
+    if hasattr(value, "dtype"):
+        array = np.asarray(value)
+        plain = array.tolist()
+        kept = array.ndim == 0 and isinstance(plain, float | int) and array.dtype in (np.float64, np.int64, np.bool_)
+        return _plain(plain) if kept else {"array": _plain(plain), "dtype": array.dtype.str}
     if isinstance(value, float) and not math.isfinite(value):
         return {"float": repr(value)}
     return value
 
 
 def _restore(value: Any) -> Any:
-    if isinstance(value, dict):
-        return float(value["float"]) if "float" in value else tuple(_restore(v) for v in value["tuple"])
     if isinstance(value, list):
         return [_restore(v) for v in value]
-    return value
+    if not isinstance(value, dict):
+        return value
+    if "array" in value:
+        return np.asarray(_restore(value["array"]), dtype=value["dtype"])[()]
+    ((kind, content),) = value.items()
+    if kind == "dict":
+        return {_restore(k): _restore(v) for k, v in content}
+    make: dict[str, Callable[[Any], Any]] = {"float": float, "tuple": tuple, "set": set, "frozenset": frozenset}
+    return make[kind](_restore(content))
