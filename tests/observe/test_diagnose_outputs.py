@@ -6,6 +6,7 @@ import io
 import json
 import re
 from collections.abc import Iterator
+from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any, get_args
@@ -24,6 +25,7 @@ from prism.observe import Diagnosis, diagnose
 from prism.observe.report.links import LINKS, measure_links
 from prism.observe.report.outputs import write_outputs
 from prism.observe.report.page import render_report
+from prism.observe.report.timeline_picture import choose_scene
 from prism.observe.report.topology_picture import mark_culprits
 from prism.observe.report.words import MEANINGS, sparkline
 from prism.records import SPANS, Culprit, Finding, read_table
@@ -171,11 +173,21 @@ def test_culprits_are_marked_where_they_are(found: Diagnosis) -> None:
     assert f'class="rank blamed">{host_of(found, endpoint)} {endpoint}<' in text
 
 
-def test_a_stage_is_marked_at_all_its_endpoints(found: Diagnosis) -> None:
-    told = blame(found, Culprit(type="stage", id="1"))
-    wanted = {address for address, stage in found.jobs[0].layout.stages.items() if stage == 1}
+@pytest.mark.parametrize("per_host", [1, 2])
+def test_a_stage_is_marked_at_all_its_endpoints_also_where_hosts_hold_several(found: Diagnosis, per_host: int) -> None:
+    job = found.jobs[0]
+    wanted = {address for address, stage in job.finding_stages.items() if stage == 1}
+    laid_out = {
+        address: per_host * stage + i % per_host for i, (address, stage) in enumerate(job.finding_stages.items())
+    }
+    split = replace(job, layout=replace(job.layout, stages=laid_out))
+    told = blame(replace(found, jobs=(split, *found.jobs[1:])), Culprit(type="stage", id="1"))
     assert wanted
     assert set(mark_culprits(told, told.findings).addresses) == wanted
+    assert split.to_json()["finding_stages"] == job.finding_stages != {}
+    scene = choose_scene(split, told.findings, {})
+    assert scene is not None
+    assert {split.endpoints[rank] for rank in scene.blamed} == wanted
 
 
 def test_a_page_about_nothing_says_so(made: ScenarioRun) -> None:

@@ -395,3 +395,15 @@ def test_a_supervisor_that_was_killed_is_not_shown_at_work(tmp_path: Path) -> No
         supervisor.wait()
     assert not library.refresh().all_of(Supervised)[0].supervised, "no file changed, and it is gone all the same"
     assert library.snapshot.version > before
+
+
+def test_the_ranks_of_a_stage_are_those_that_the_finding_counts_where_a_host_holds_several(tmp_path: Path) -> None:
+    job = job_document(1, ranks=4)
+    stages = {name: i for i, name in enumerate(job["endpoints"])}
+    counted = {name: i // 2 for name, i in stages.items()}
+    found = finding("job-1", ("stage", "1"), kind="stage_imbalance")
+    write_diagnosis(tmp_path, [{**job, "stages": stages, "finding_stages": counted}], [found])
+    page = describe_job(look(tmp_path).snapshot, ".~job-1")
+    assert page is not None
+    assert [marked.ranks for marked in page.findings] == [(2, 3)]
+    assert [rank.stage for rank in page.ranks] == [0, 1, 2, 3]

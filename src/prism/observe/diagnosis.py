@@ -41,6 +41,12 @@ class JobDiagnosis:
         """Whether anything beyond its endpoints was learned by Prism's own method."""
         return self.streams.width > 0
 
+    @property
+    def finding_stages(self) -> dict[str, int]:
+        """The stage of each address as findings count them: a host that holds several stages counts as one."""
+        own = zip(self.endpoints, self.observed.endpoints.tolist(), strict=True)
+        return {address: self.stages.stage[e] for address, e in own if e in self.stages.stage}
+
     def messages_in(self, traffic: Traffic) -> pl.DataFrame:
         """The messages that its steps and findings are read from."""
         return self.bursts if self.bursts is not None else traffic.messages[traffic.rows_of(self.observed.pairs)]
@@ -59,6 +65,7 @@ class JobDiagnosis:
             "pairs": self.pairs.select("src", "dst", "kind", "confidence").to_dicts(),
             "groups": document["groups"],
             "stages": document["stages"],
+            "finding_stages": self.finding_stages,
             "steps": self.steps.to_dicts(),
             "notes": list(self.notes),
         }

@@ -62,7 +62,7 @@ def _blame(job: JobDiagnosis, finding: Finding, hosts: dict[str, str]) -> list[i
     """Ranks that a finding names, by their address, host or stage."""
     kind, named = finding.culprit.type, set(finding.culprit.id.replace(">", ",").split(","))
     if kind == "stage":
-        return [i for i, a in enumerate(job.endpoints) if str(job.layout.stages.get(a)) in named]
+        return [i for i, a in enumerate(job.endpoints) if str(job.finding_stages.get(a)) in named]
     return [i for i, a in enumerate(job.endpoints) if a in named or (kind == "host" and hosts.get(a) in named)]
 
 

@@ -46,7 +46,7 @@ def mark_culprits(diagnosis: Diagnosis, findings: Sequence[Finding]) -> Marks:
             for address in name.split(","):
                 marks.addresses.setdefault(address, number)
         elif kind == "stage" and finding.job in jobs:
-            for address, stage in jobs[finding.job].layout.stages.items():
+            for address, stage in jobs[finding.job].finding_stages.items():
                 if str(stage) == name:
                     marks.addresses.setdefault(address, number)
     return marks

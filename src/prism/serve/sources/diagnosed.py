@@ -32,6 +32,7 @@ class DiagnosedJob:
     endpoints: tuple[str, ...]
     hosts: tuple[str, ...]
     layout: Layout
+    finding_stages: Mapping[str, int]  # by address, as the ids of findings count them
     steps: pl.DataFrame  # STEPS
     state: str = "unknown"  # running, ended, stopped or paused; diagnoses of earlier versions do not say
     started_ns: int | None = None
@@ -123,12 +124,14 @@ def _read_links(folder: Folder, place: Place) -> pl.DataFrame | None:
 
 def _read_job(document: Mapping[str, Any], where: str) -> DiagnosedJob:
     parts = {name: document[name] for name in ("groups", "stages") if name in document}
+    layout = Layout.from_json({**document["layout"], **parts}, where)
     steps = [(step["index"], step["start_ns"], step["end_ns"]) for step in document["steps"]]
     return DiagnosedJob(
         id=str(document["id"]),
         endpoints=tuple(map(str, document["endpoints"])),
         hosts=tuple(map(str, document["hosts"])),
-        layout=Layout.from_json({**document["layout"], **parts}, where),
+        layout=layout,
+        finding_stages=dict(document.get("finding_stages", layout.stages)),
         steps=pl.DataFrame(steps, schema=STEPS, orient="row"),
         state=str(document.get("state") or "unknown"),
         started_ns=_moment(document.get("started_ns")),

@@ -189,8 +189,7 @@ def blamed_ranks(finding: Finding, job: DiagnosedJob, host_of: Mapping[str, str]
         case "host":
             return tuple(rank for rank, name in enumerate(job.endpoints) if host_of.get(name) == culprit.id)
         case "stage":
-            stages = job.layout.stages
-            return tuple(r for r, name in enumerate(job.endpoints) if str(stages.get(name)) == culprit.id)
+            return tuple(r for r, name in enumerate(job.endpoints) if str(job.finding_stages.get(name)) in named)
         case _:
             return ()
 
