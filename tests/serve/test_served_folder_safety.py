@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import shutil
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -13,6 +15,7 @@ from hypothesis import strategies as st
 
 from prism.errors import BadFileError
 from prism.serve.folder import Folder, FoundFile, NotInFolderError, ScanLimits
+from prism.serve.library import Library
 
 SECRET = b"outside"
 
@@ -150,3 +153,35 @@ def test_only_some_places_are_looked_at_where_another_process_looks_at_all(tmp_p
     shutil.rmtree(tmp_path / "b" / "deep")
     assert folder.look({"b/deep/er"}).changed >= {"b/deep/er"}, "a place that is gone"
     assert folder.find("b/deep/er/file.json") is None
+
+
+def test_names_that_are_not_utf_8_are_shown_with_their_bytes_and_read(tmp_path: Path) -> None:
+    inner = os.fsencode(tmp_path) + b"/caf\xe9"
+    Path(os.fsdecode(inner)).mkdir()
+    Path(os.fsdecode(inner + b"/na\xefve.json")).write_text("{}")
+    folder = Folder(tmp_path)
+    folder.look()
+    assert list(folder.places()) == [".", "caf\\xe9"]
+    [file] = folder.files_in("caf\\xe9")
+    assert file.path.encode() == b"caf\\xe9/na\\xefve.json", "every encoding can hold it"
+    assert folder.read(file.path, most=10) == b"{}"
+    assert folder.look().changed == frozenset()
+
+
+def test_a_folder_that_may_not_be_listed_is_named_until_it_may(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "secret").mkdir()
+    scan = os.scandir
+
+    def refuse(path: str) -> Any:
+        if str(path).endswith("secret"):
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), path)
+        return scan(path)
+
+    library = Library(Folder(tmp_path))
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "scandir", refuse)  # root may read everything, so that a mode would refuse nothing
+        [state] = library.refresh().states
+        assert (state.path, state.state) == ("secret", "broken")
+        assert state.message.startswith("secret: cannot be listed (Permission denied)")
+        assert library.refresh().states == (state,)
+    assert library.refresh().states == ()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import stat
 import time
@@ -82,6 +83,8 @@ class Folder:
         self.root = root.resolve()
         self.limits = limits or ScanLimits()
         self._listings: dict[str, _Listing] = {}
+        self.unreadable: dict[str, tuple[str, int]] = {}  # by place: why it cannot be listed, and since when
+        self._raw_names: dict[str, str] = {}  # by shown name, of files and folders whose names are not UTF-8
         self._num_files = 0
         self._turn = 0
         if not self.root.is_dir():
@@ -110,6 +113,7 @@ class Folder:
                 waiting += [(inner, depth + 1) for inner in listing.folders]
         changed = {place for place, listing in now.items() if before.get(place, _NOTHING).files is not listing.files}
         changed |= before.keys() - now.keys()
+        self.unreadable = {place: why for place, why in self.unreadable.items() if place in now}
         self._listings, self._num_files = now, num_files
         return Look(changed=frozenset(changed), num_files=num_files, left_out=left_out)
 
@@ -132,15 +136,18 @@ class Folder:
 
     def _look(self, place: str, old: _Listing | None, *, room: int, is_large: bool) -> _Listing:
         """List a folder. In a large tree a quiet one is listed only in its turn, or when its own time has changed."""
-        path = str(self.root) if place == "." else f"{self.root}/{place}"
+        path = str(self.root) if place == "." else f"{self.root}/{self._raw(place)}"
         try:
             mtime_ns = os.stat(path, follow_symlinks=False).st_mtime_ns  # noqa: PTH116 (a Path takes twice as long)
             is_same = is_large and old is not None and old.is_quiet and old.mtime_ns == mtime_ns
             if is_same and old is not None and (hash(place) + self._turn) % self.limits.quiet_turns:
                 return old
             listing = self._list(place, path, mtime_ns)
-        except OSError:  # It may have gone since its parent was listed.
+            self.unreadable.pop(place, None)
+        except OSError as error:
             listing = _NOTHING
+            if error.errno not in (errno.ENOENT, errno.ENOTDIR):  # It may have gone since its parent was listed.
+                self.unreadable.setdefault(place, (error.strerror or str(error), time.time_ns()))
         if len(listing.files) > room:
             listing = replace(listing, files=listing.files[:room], is_cut=True)
         if old is not None and old.files == listing.files:
@@ -156,9 +163,10 @@ class Folder:
         for entry in entries:
             if entry.name.startswith((".", *_LEFT_OUT)) or entry.is_symlink():
                 continue
+            name = self._shown(entry.name)
             if entry.is_dir(follow_symlinks=False):
-                if entry.name not in _LEFT_OUT_FOLDERS:
-                    folders.append(entry.name if place == "." else f"{place}/{entry.name}")
+                if name not in _LEFT_OUT_FOLDERS:
+                    folders.append(name if place == "." else f"{place}/{name}")
             elif entry.is_file(follow_symlinks=False):
                 with suppress(OSError):  # It may have gone since it was listed.
                     status = entry.stat(follow_symlinks=False)
@@ -166,7 +174,7 @@ class Folder:
                     files.append(
                         FoundFile(
                             place=place,
-                            name=intern(entry.name),  # few names, of very many files
+                            name=intern(name),  # few names, of very many files
                             num_bytes=status.st_size,
                             mtime_ns=status.st_mtime_ns,
                             inode=status.st_ino,
@@ -175,17 +183,32 @@ class Folder:
         is_quiet = newest_ns < time.time_ns() - int(self.limits.quiet_s * 1e9)
         return _Listing(tuple(files), tuple(folders), mtime_ns, is_quiet)
 
+    def _shown(self, name: str) -> str:
+        """A name that any encoding can hold: bytes that are not UTF-8 are written as \\xe9."""
+        if name.isascii():
+            return name
+        shown = name.encode(errors="surrogateescape").decode(errors="backslashreplace")
+        if shown != name:
+            self._raw_names[shown] = name
+        return shown
+
+    def _raw(self, path: str) -> str:
+        """The path on disk of a shown path."""
+        if not self._raw_names:
+            return path
+        return "/".join(self._raw_names.get(part, part) for part in path.split("/"))
+
     @contextmanager
     def open(self, path: str) -> Iterator[int]:
         """A descriptor of a plain file inside the folder."""
         parts = path.split("/")
         if not path or "\0" in path or any(part in ("", ".", "..") for part in parts):
             raise NotInFolderError(f"{path}: no such file in the folder that is served")
-        descriptor = -1
+        descriptor, raw = -1, self._raw(path)
         try:
-            descriptor = self._open_whole(path)
+            descriptor = self._open_whole(raw)
             if descriptor < 0:
-                descriptor = self._open_parts(parts)
+                descriptor = self._open_parts(raw.split("/"))
             if not stat.S_ISREG(os.fstat(descriptor).st_mode):
                 raise NotInFolderError(f"{path}: not a plain file")
             yield descriptor

@@ -168,6 +168,11 @@ class Library:
     def _list_states(self) -> Iterator[FileState]:
         oldest = self.clock() - self.config.name_gone_s * 1e9
         yield from (state for state in self._gone.values() if state.since_ns >= oldest)
+        for place, (why, since_ns) in self.folder.unreadable.items():
+            message = (
+                f"{place}: cannot be listed ({why}); nothing in it is shown until the user of this service may read it"
+            )
+            yield FileState(path=place, state="broken", since_ns=since_ns, message=message)
         for (_, path), (_, result) in self._known.items():
             if isinstance(result, Problem):
                 yield FileState(path=path, state="broken", since_ns=result.since_ns, message=result.message)
