@@ -129,7 +129,7 @@ def score_pair(pair: tuple[Job, ...], folder: Path) -> list[tuple[str, dict[str,
             continue
         layout = {k: getattr(found.layout, k).value for k in ("dp", "pp", "tp", "cp", "ep")}
         short = " ".join(f"{k} {v}" for k, v in layout.items() if v != 1)
-        ms, true_ms = compare_steps(found.steps["start_ns"].to_numpy(), read_steps(folder, number))
+        ms, true_ms = compare_steps(found.steps["start_ns"].to_numpy(), read_steps(folder, f"job-{number}", HOSTS))
         off = abs(ms - true_ms) / true_ms * 100
         told = [f"{f.kind} {f.culprit.id}" for f in diagnosis.findings if f.job == found.id]
         scores = {"hosts": wanted == set(found.endpoints), "steps": off <= 0.3,
@@ -140,10 +140,12 @@ def score_pair(pair: tuple[Job, ...], folder: Path) -> list[tuple[str, dict[str,
     return lines
 
 
-def read_steps(folder: Path, number: int) -> NDArray[np.int64]:
+def read_steps(folder: Path, name: str, hosts: int) -> NDArray[np.int64]:
     """When each step began: for the first rank that began it."""
-    files = [folder / f"job-{number}-{rank}.jsonl" for rank in range(HOSTS)]
-    begins = [[json.loads(line)["start_ns"] for line in file.read_text().splitlines()] for file in files]
+    files = [folder / f"{name}-{rank}.jsonl" for rank in range(hosts)]
+    begins = [
+        [json.loads(line)["start_ns"] for line in file.read_text().splitlines() if line.endswith("}")] for file in files
+    ]
     return np.array([min(step) for step in zip(*begins, strict=False)], np.int64)
 
 

@@ -40,6 +40,13 @@ def test_a_slow_rank_is_named_where_records_are_cut_at_another_place_in_each_ste
     assert [(finding.kind, finding.culprit.id) for finding in late] == [("slow_compute", culprit)]
 
 
+def test_the_slow_rank_of_fsdp_is_named_whose_layers_are_gathered_all_through_a_step() -> None:
+    found = diagnose(pl.read_parquet(DATA / "slow_rank_fsdp.parquet"))
+    (job,) = found.jobs
+    assert (len(job.hosts), job.steps.height) == (7, 34)
+    assert [(f.kind, f.culprit.id) for f in found.findings] == [("slow_compute", "10.239.139.4")]
+
+
 def test_a_job_whose_rank_is_killed_has_stopped_and_nobody_is_accused() -> None:
     found = study("killed_rank")
     (job,) = (job for job in found.jobs if "own-0" in job.hosts)

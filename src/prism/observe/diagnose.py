@@ -210,21 +210,20 @@ def _read_bursts(traffic: Traffic, job: JobDiagnosis) -> JobDiagnosis:
         return job  # Sizes or times are too coarse.
     if not traffic.connected:
         return job
-    template = make_template(own, job.streams, job.steps, LifeConfig())
-    if template is not None and not template.wanders:
-        return job
+    # Over TCP many small messages are acknowledgements, of which any number is in a record.
+    whole = float((own["bytes"] < levels.SMALL_MESSAGE_BYTES).mean() or 0.0) < levels.SHARE_MINOR  # type: ignore[arg-type]
+    if whole or not (job.streams["kind"] == "dp").any():
+        template = make_template(own, job.streams, job.steps, LifeConfig())
+        if template is not None and not template.wanders:
+            return job
     bursts = join_bursts(own, job.streams)
-    if bursts is None or bursts.period_ns > levels.RATIO_LONGER * (job.observed.period_ns or np.inf):
-        return job  # Bursts that come more seldom hold several steps.
-    # Many small messages are acknowledgements of a transport over TCP, of which any number is in a record.
-    if bursts.regular and float((own["bytes"] < levels.SMALL_MESSAGE_BYTES).mean() or 0.0) < levels.SHARE_MINOR:  # type: ignore[arg-type]
-        return job  # The steps differ, and not because messages are cut at random.
-    steps, clock = cut_steps(bursts.messages, bursts.streams, bursts.period_ns, list_saves(traffic, job.observed))
-    template = make_template(bursts.messages, bursts.streams, steps, LifeConfig(), bursts=True)
+    if bursts is None or (whole and bursts.regular):
+        return job  # Where records are whole and regular the steps differ.
+    template = make_template(bursts.messages, bursts.streams, bursts.steps, LifeConfig(), bursts=True)
     if template is None or template.wanders:
         return job
-    visible = judge_visibility(traffic, bursts.streams, steps, bursts=True)
-    return replace(job, bursts=bursts.messages, streams=bursts.streams, steps=steps, clock=clock, visible=visible,
+    visible = judge_visibility(traffic, bursts.streams, bursts.steps, bursts=True)
+    return replace(job, bursts=bursts.messages, streams=bursts.streams, steps=bursts.steps, clock=None, visible=visible,
                    notes=(*visible.notes, _BURSTS))  # fmt: skip
 
 

@@ -90,7 +90,7 @@ def run_lab(
         capture = folder / "capture.pcap"
         stack.enter_context(capture_packets(network.bridge, capture))
         if exporter_port is not None:
-            stack.enter_context(_exporting(network.bridge, exporter_port, folder))
+            stack.enter_context(export_flows(network.bridge, exporter_port, folder))
         tell("starting the jobs")
         ranks = {t.name: stack.enter_context(_running(t, config, network, folder)) for t in tenants}
         watch = _Progress(folder / "job-1-0.jsonl", [p for group in ranks.values() for p in group], config.patience_s)
@@ -206,7 +206,7 @@ def capture_packets(interface: str, capture: Path) -> Iterator[None]:
 
 
 @contextmanager
-def _exporting(interface: str, port: int, folder: Path) -> Iterator[None]:
+def export_flows(interface: str, port: int, folder: Path) -> Iterator[None]:
     """softflowd, sending IPFIX records of what the bridge carries."""
     if shutil.which("softflowd") is None:
         raise PrismError("prism lab: needs softflowd to export IPFIX")
