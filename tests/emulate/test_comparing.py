@@ -38,6 +38,20 @@ def test_another_size_and_another_root_are_named() -> None:
         check_calls({r: capture(r, 4, send_out(2 if r == 3 else 0)) for r in range(4)})
 
 
+def test_another_type_of_elements_and_another_reduction_are_named() -> None:
+    halves = replace(REDUCE, values="bfloat16 SUM")
+    for other in ("float16 SUM", "bfloat16 MAX"):
+        captures = {r: capture(r, 4, [replace(halves, values=other) if r == 2 else halves]) for r in range(4)}
+        with pytest.raises(CallsDifferError, match=f"wrong values.* rank 2 calls all_reduce of {other}.* ranks 0, 1, 3"):
+            check_calls(captures)
+
+
+def test_single_bytes_may_be_a_view_of_other_elements() -> None:
+    numbers = entry("broadcast", group="0", bytes=400, op=0, peer=0)
+    captures = {r: capture(r, 4, [numbers if r == 2 else replace(numbers, values="int64")]) for r in range(4)}
+    check_calls(captures)
+
+
 def test_a_rank_that_skips_a_call_in_every_step_is_named() -> None:
     captures = {r: capture(r, 4, [REDUCE] if r == 1 else [REDUCE, REDUCE]) for r in range(4)}
     with pytest.raises(CallsDifferError, match="rank 1 never calls all_reduce of 400 bytes #3"):

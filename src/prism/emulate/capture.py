@@ -43,6 +43,7 @@ class CapturedEntry:
     wall_ns: int = 0
     tag: int = 0
     takes: tuple[int, ...] = ()  # of an all-to-all: bytes expected from each position; empty if unknown
+    values: str = ""  # type of the elements, and the reduction where there is one
     pickled: bool = False  # an object, some members of which did not run: its size is not the program's
 
     @property

@@ -54,6 +54,7 @@ def check_calls(captures: Mapping[int, Capture]) -> None:
         raise CallsDifferError(problems[0][1])
     for name, by_rank in calls.items():
         _check_exchanges(members[name], by_rank)
+        _check_values(members[name], by_rank)
     _check_messages(captures, members)
 
 
@@ -79,6 +80,24 @@ def _check_exchanges(members: Sequence[int], by_rank: Mapping[int, list[Captured
             f"{even}: rank {ranks[source]} sends {sent[source, columns[target]]:,} bytes{_at(at[ranks[source]])} to "
             f"rank {ranks[target]}, which expects {taken[target, columns[source]]:,} bytes"
         )
+
+
+def _check_values(members: Sequence[int], by_rank: Mapping[int, list[CapturedEntry]]) -> None:
+    """Members must give elements of one type and reduce them in one way; backends compare neither."""
+    for index in range(max(map(len, by_rank.values()), default=0)):
+        at = {r: calls[index] for r, calls in by_rank.items() if index < len(calls) and calls[index].values}
+        kinds = Counter(call.values for call in at.values())
+        if len(kinds) > 1:
+            usual, _ = kinds.most_common(1)[0]
+            odd = next(call.values for call in at.values() if call.values != usual)
+            ranks = {values: [r for r, call in at.items() if call.values == values] for values in (odd, usual)}
+            raise CallsDifferError(
+                f"this would hang, fail or give wrong values on a cluster: {name_ranks(ranks[odd])} "
+                f"{'call' if len(ranks[odd]) > 1 else 'calls'} {at[ranks[odd][0]].what} of {odd}"
+                f"{_at(at[ranks[odd][0]])} where {name_ranks(ranks[usual])} "
+                f"{'call' if len(ranks[usual]) > 1 else 'calls'} it of {usual}{_at(at[ranks[usual][0]])}; it is call "
+                f"#{index} of a group of {len(members)}"
+            )
 
 
 def _check_groups(captures: Mapping[int, Capture]) -> None:

@@ -44,10 +44,12 @@ class Request:
     tag: int = 0
     sizes: tuple[int, ...] = ()
     takes: tuple[int, ...] = ()
+    values: str = ""
 
 
 _COPYING = ("all_gather", "reduce_scatter", "all_to_all", "gather", "scatter")
 """Kinds whose output is another tensor than their input, so that even a lone rank has to copy."""
+_REDUCING = ("all_reduce", "reduce", "reduce_scatter")
 
 
 class CallingGroup(NamedGroup):
@@ -80,7 +82,8 @@ class CallingGroup(NamedGroup):
     def _run(self, kind: str, tensors: list[Tensor], size: int, opts: Any, **details: Any) -> VirtualWork:
         # Options made in C++ say asynchronous; sends and receives always are.
         sync = opts is not None and not getattr(opts, "asyncOp", True)
-        return self._perform(Request(kind=kind, tensors=tensors, bytes=size, sync=sync, **details))
+        values = _describe_values(kind, tensors, opts)
+        return self._perform(Request(kind=kind, tensors=tensors, bytes=size, sync=sync, values=values, **details))
 
     def _perform(self, request: Request) -> VirtualWork:
         session, on_gpu = self._session, any(t.is_cuda for t in request.tensors)
@@ -105,6 +108,7 @@ class CallingGroup(NamedGroup):
             tag=request.tag,
             source=source,
             takes=request.takes,
+            values=request.values,
             pickled=self._is_pickled(request),
         )
         session.recorder.num_ops += 1
@@ -187,6 +191,18 @@ class CallingGroup(NamedGroup):
         if session.pacer is not None:
             # NCCL's host call returned; its kernel never ends, and the watchdog is faster than this hold.
             session.pacer.hold(self._paced(request), entry.op, round((call.timeout_s + _GRACE_S) * 1e9))
+
+
+def _describe_values(kind: str, tensors: list[Tensor], opts: Any) -> str:
+    """What members must agree on beside the size: the type of the elements, and how they are reduced."""
+    if kind in _REDUCING:
+        return f"{tensors[0].dtype} {find_operator(opts).op.name}".removeprefix("torch.")
+    return str(tensors[0].dtype).removeprefix("torch.") if tensors and tensors[0].element_size() > 1 else ""
+
+
+def find_operator(opts: Any) -> Any:
+    """The reduction asked for; C++ callers may leave the options out, which means a sum."""
+    return opts.reduceOp if opts is not None else dist.ReduceOp(dist.ReduceOp.SUM)
 
 
 def count_scratch(request: Request, *, is_root: bool) -> int:

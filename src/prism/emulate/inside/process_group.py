@@ -12,12 +12,11 @@ from datetime import timedelta
 from typing import Any
 
 import torch
-import torch.distributed as dist
 from torch import Tensor
 
 from prism.emulate.inside import contents
 from prism.emulate.inside.arguments import check_list, check_splits, check_whole
-from prism.emulate.inside.calling_group import CallingGroup
+from prism.emulate.inside.calling_group import CallingGroup, find_operator
 from prism.emulate.inside.contents import is_control, size_of
 from prism.emulate.inside.recorder import find_source
 from prism.emulate.inside.session import UnsupportedError
@@ -31,7 +30,7 @@ class VirtualGroup(CallingGroup):
 
     def allreduce(self, tensors: list[Tensor], opts: Any = None) -> VirtualWork:
         """The own value as if every member held it; small tensors take the live members' real values."""
-        reduce_op = _operator(opts)
+        reduce_op = find_operator(opts)
         factor = contents.reduce_factor(reduce_op, self.size())
         own = tensors[0]
         meets = len(tensors) == 1 and is_control(own) and self._peers.are_several
@@ -102,7 +101,7 @@ class VirtualGroup(CallingGroup):
     def reduce_scatter(self, outputs: list[Tensor], inputs: list[list[Tensor]], opts: Any = None) -> VirtualWork:
         """The own chunk as if every member held it."""
         check_list("reduce_scatter", inputs[0], self.size())
-        factor = contents.reduce_factor(_operator(opts), self.size())
+        factor = contents.reduce_factor(find_operator(opts), self.size())
 
         def apply() -> None:
             outputs[0].copy_(inputs[0][self._position])
@@ -123,7 +122,7 @@ class VirtualGroup(CallingGroup):
         """Several reduce-scatters in one call."""
         for output, full in zip(outputs, inputs, strict=True):
             check_whole("reduce_scatter", full, output, self.size())
-        factor = contents.reduce_factor(_operator(opts), self.size())
+        factor = contents.reduce_factor(find_operator(opts), self.size())
 
         def apply() -> None:
             for output, full in zip(outputs, inputs, strict=True):
@@ -273,11 +272,6 @@ class VirtualGroup(CallingGroup):
     def recv_anysource(self, tensors: list[Tensor], tag: int = 0) -> VirtualWork:
         """Nobody can say which virtual rank would have been first."""
         raise UnsupportedError(f"recv without a source cannot be emulated ({find_source()}); name the source rank")
-
-
-def _operator(opts: Any) -> Any:
-    """The reduction asked for; C++ callers may leave the options out, which means a sum."""
-    return opts.reduceOp if opts is not None else dist.ReduceOp.SUM
 
 
 def _split(tensor: Tensor, splits: Sequence[int], size: int) -> list[Tensor]:

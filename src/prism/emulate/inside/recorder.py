@@ -39,6 +39,7 @@ class Entry:
     tag: int = 0
     source: str = ""
     takes: tuple[int, ...] = ()  # of an all-to-all: bytes that are expected from each position, where the program says
+    values: str = ""  # type of the elements, and the reduction; empty for single bytes, which may be a view of others
     pickled: bool = False  # an object of which not all members run, so that its size is not the program's
     gap_ns: int = 0  # work on `stream` since the entry before
     wall_ns: int = 0  # all the time since then
