@@ -42,7 +42,9 @@ def test_another_type_of_elements_and_another_reduction_are_named() -> None:
     halves = replace(REDUCE, values="bfloat16 SUM")
     for other in ("float16 SUM", "bfloat16 MAX"):
         captures = {r: capture(r, 4, [replace(halves, values=other) if r == 2 else halves]) for r in range(4)}
-        with pytest.raises(CallsDifferError, match=f"wrong values.* rank 2 calls all_reduce of {other}.* ranks 0, 1, 3"):
+        with pytest.raises(
+            CallsDifferError, match=f"wrong values.* rank 2 calls all_reduce of {other}.* ranks 0, 1, 3"
+        ):
             check_calls(captures)
 
 

@@ -231,13 +231,53 @@ def test_a_script_that_resumes_from_what_its_first_run_saved_is_predicted_from_t
         "    dist.all_reduce(weight.grad)\n"
         "    opt.step()\n"
         "    if step == 5:\n"
-        "        open(path, 'w').close()\n"
+        "        os.system(f'touch {path}')\n"  # by a process that Prism does not see
         "dist.barrier()\n"
     )
     notes: list[str] = []
     emulation = _emulate(str(script), world=2, note=notes.append)
     assert emulation.prediction.headline_ms > 0
     assert any("as if it found its own checkpoint" in note for note in notes)
+
+
+def test_files_of_the_user_are_as_before_and_new_ones_are_set_aside(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    script = tmp_path / "train.py"
+    script.write_text(
+        "import os, shutil, torch, torch.distributed as dist\n"
+        "dist.init_process_group('gloo')\n"
+        "weight = torch.ones(8, requires_grad=True)\n"
+        "opt = torch.optim.SGD([weight])\n"
+        "if not os.path.exists('new.pt'):\n"  # else there is nothing left to do
+        "    os.makedirs('cache', exist_ok=True)\n"
+        "    log = open('log.txt', 'w')\n"
+        "    for step in range(12):\n"
+        "        weight.sum().backward()\n"
+        "        dist.all_reduce(weight.grad)\n"
+        "        opt.step()\n"
+        "        if dist.get_rank() == 0 and step == 2:\n"
+        "            torch.save(weight, 'best.pt')\n"
+        "            torch.save(weight, 'new.tmp'); os.replace('new.tmp', 'new.pt')\n"
+        "            os.path.exists('old') and shutil.rmtree('old')\n"
+        "            os.rename('run', 'run.1'); os.mkdir('run')\n"
+        "            open('run/step', 'w').close()\n"
+        "        dist.barrier()\n"
+    )
+    for name in ("best.pt", "log.txt", "old/step/weights", "run/first"):
+        path = tmp_path / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(f"the user's {name}")
+    notes: list[str] = []
+    emulation = _emulate(str(script), world=2, note=notes.append)
+    assert emulation.prediction.headline_ms > 0
+    assert not any("found its own checkpoint" in note for note in notes)
+    kept = {str(path.relative_to(tmp_path)): path for path in tmp_path.rglob("*") if path.is_file()}
+    new = {f"emulated-files/{name}" for name in ("best.pt", "log.txt", "new.pt", "run/step")}
+    assert set(kept) == {"train.py", "best.pt", "log.txt", "old/step/weights", "run/first", *new}
+    assert all(kept[name].read_text() == f"the user's {name}" for name in kept.keys() - new - {"train.py"})
+    assert (tmp_path / "cache").is_dir()  # what a script prepares before its first step may be data
 
 
 def test_iterations_that_take_turns_are_a_unit_of_two() -> None:

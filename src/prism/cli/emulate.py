@@ -118,6 +118,7 @@ def run_emulate(
         max_live=max_live,
         pin=pin,
         folder=output / "ranks" if output else None,
+        note=note,
     )
     capture = CaptureConfig(
         launch=launch, ranks=read_ranks(ranks), iterations=iterations, warmup=warmup, company=company,

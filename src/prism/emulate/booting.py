@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Protocol
 
 from prism.emulate.inside.plan import PLAN_VARIABLE, RunPlan
+from prism.emulate.journal import Journals
 from prism.errors import PrismError
 
 _END_S = 5.0  # for the process that forks to remove what the script made before the ranks
@@ -50,8 +51,9 @@ class Process(Protocol):
 class Boot:
     """Runs the script until it asks for its rank, then forks ranks from there on request."""
 
-    def __init__(self, script: tuple[str, ...], plan: RunPlan, folder: Path) -> None:
+    def __init__(self, script: tuple[str, ...], plan: RunPlan, folder: Path, journals: Journals) -> None:
         self._script = script
+        self.journals = journals
         self._folder = folder
         self._log = folder / "boot.log"
         self._pids: queue.Queue[int] = queue.Queue()

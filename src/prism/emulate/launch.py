@@ -17,6 +17,7 @@ from prism.emulate.capture import Capture, read_capture
 from prism.emulate.comparing import name_ranks
 from prism.emulate.exchange_server import ExchangeServer, StepLimit, Timekeeper
 from prism.emulate.inside.plan import RunPlan
+from prism.emulate.journal import Journals
 from prism.emulate.mailbox import Mailbox, Recording
 from prism.emulate.sleepers import SleepWatch
 from prism.errors import BadConfigError
@@ -40,6 +41,7 @@ class LaunchConfig:
     pin: bool = False  # one core per live rank
     one_by_one: bool = False  # ranks of one GPU take turns
     folder: Path | None = None  # keeps logs and plans of the live ranks
+    note: Callable[[str], None] = lambda message: None
 
     def __post_init__(self) -> None:
         if self.world_size < 1:
@@ -121,17 +123,19 @@ class Launcher:
 
     def run(self, ranks: Sequence[int]) -> dict[int, Capture]:
         """Start these ranks and return what each recorded."""
-        try:
-            if self._config.one_by_one:
-                for rank in ranks:
-                    self._start(rank)
+        with self._boot.journals.open() as journal:
+            self._base = replace(self._base, journal=journal)
+            try:
+                if self._config.one_by_one:
+                    for rank in ranks:
+                        self._start(rank)
+                        self._wait_for_all()
+                else:
+                    self._waiting.extend(ranks)
                     self._wait_for_all()
-            else:
-                self._waiting.extend(ranks)
-                self._wait_for_all()
-        finally:
-            self._stop_all()
-            self._server.close()
+            finally:
+                self._stop_all()
+                self._server.close()
         return {rank: read_capture(live.output) for rank, live in sorted(self._live.items()) if live.output.exists()}
 
     @property
@@ -293,11 +297,16 @@ def boot_script(config: LaunchConfig, base: RunPlan) -> Iterator[tuple[Boot, Pat
     with tempfile.TemporaryDirectory(prefix="prism-") as scratch:
         folder = config.folder or Path(scratch)
         folder.mkdir(parents=True, exist_ok=True)
-        boot = Boot(config.script, base, folder)
+        journals = Journals(config.folder.parent / "files" if config.folder else None)
         try:
-            yield boot, folder
+            with journals.open() as journal:
+                boot = Boot(config.script, replace(base, journal=journal), folder, journals)
+                try:
+                    yield boot, folder
+                finally:
+                    boot.close()
         finally:
-            boot.close()
+            journals.describe(config.note)
 
 
 def run_ranks(config: LaunchConfig, base: RunPlan, ranks: Sequence[int]) -> Run:

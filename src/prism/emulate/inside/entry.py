@@ -19,6 +19,7 @@ from prism.emulate.inside import forking
 from prism.emulate.inside.event_log import log_events
 from prism.emulate.inside.exchange import CaptureDone, ExchangeError, NeedsOthersError
 from prism.emulate.inside.interception import intercept
+from prism.emulate.inside.kept_files import FileKeeper
 from prism.emulate.inside.memory import MemoryMeter, write_snapshot
 from prism.emulate.inside.plan import RunPlan, load_plan
 from prism.emulate.inside.recorder import write_log
@@ -75,6 +76,7 @@ class RankProcess:
         intercept(self.session)
         refuse_what_cannot_be_seen()
         plan_for_absent_ranks(self.session)
+        FileKeeper(self.session, sys.argv[1])
         if torch.cuda.is_available():
             log_events(self.session)
         self.meter = MemoryMeter(track=plan.track_memory)

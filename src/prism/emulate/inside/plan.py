@@ -45,6 +45,7 @@ class RunPlan:
     routing: Routing = "balanced"
     zipf_exponent: float = 1.0
     routing_counts: tuple[int, ...] = ()  # recorded: tokens of each expert or rank
+    journal: str = ""  # folder that notes which files the script changed; empty: they are not watched
     snapshot: str = ""  # file for torch.cuda's memory snapshot
     schedule: str = ""  # live on CUDA: file with the completion rule of every communication op
     paced: bool = False  # live on CPU: the virtual peers are asked when each op ends

@@ -1,0 +1,81 @@
+"""Undo what a run did to the user's files: overwritten and removed ones come back, new ones are set aside."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import shutil
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+ASIDE = "emulated-files"
+_STORE = ".prism-emulate"  # in the working folder, so that keeping a file is a link
+
+
+class Journals:
+    """The journals of one emulation; files of an earlier one that was killed are brought back first."""
+
+    def __init__(self, aside: Path | None = None) -> None:
+        self._aside = aside or Path(ASIDE)
+        self._store = Path(_STORE).resolve()
+        self._own = self._store / str(os.getpid())
+        self._runs = 0
+        self.set_aside: set[str] = set()  # what runs wrote and where it is now
+        with contextlib.suppress(OSError):
+            for left in self._store.iterdir():
+                if not Path("/proc", left.name).exists():
+                    self._undo(left)
+
+    @contextmanager
+    def open(self) -> Iterator[str]:
+        """A journal for a run; at the end all that it notes is undone."""
+        self._runs += 1
+        run = self._own / str(self._runs)
+        try:
+            yield str(run)
+        finally:
+            self._undo(run)
+            with contextlib.suppress(OSError):
+                self._own.rmdir()
+                self._store.rmdir()
+
+    def describe(self, note: Callable[[str], None]) -> None:
+        """Say where the script's files are."""
+        if self.set_aside:
+            names = sorted(self.set_aside)
+            more = f" and {len(names) - 3} more" if len(names) > 3 else ""
+            note(
+                f"the script wrote {', '.join(names[:3])}{more}, from emulated values: they are in {self._aside}/, and "
+                "files that it overwrote or removed are as they were"
+            )
+
+    def _undo(self, run: Path) -> None:
+        notes = [(json.loads(path.read_text()), path.parent) for path in run.glob("**/note.json")]
+        for note, entry in sorted(notes, key=lambda pair: -pair[0]["at"]):
+            path, kept = Path(note["path"]), Path(note["moved"] or entry / "kept")
+            if note["moved"] and _inode(kept) != note["inode"]:
+                continue  # the script failed to move it
+            if _inode(path) not in (0, note["inode"]):
+                self._set_aside(path)
+            if _inode(kept):
+                path.parent.mkdir(parents=True, exist_ok=True)
+                shutil.move(kept, path)
+        shutil.rmtree(run, ignore_errors=True)
+
+    def _set_aside(self, path: Path) -> None:
+        here = Path.cwd()
+        name = str(path.relative_to(here) if path.is_relative_to(here) else path.relative_to("/"))
+        target: Any = self._aside / name
+        target.parent.mkdir(parents=True, exist_ok=True)
+        if target.is_dir() and not target.is_symlink():
+            shutil.rmtree(target)
+        shutil.move(path, target)
+        self.set_aside.add(name)
+
+
+def _inode(path: Path) -> int:
+    """The number of a file, to tell whether it is still the same one; 0 if there is none."""
+    return path.lstat().st_ino if os.path.lexists(path) else 0
