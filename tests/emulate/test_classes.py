@@ -205,6 +205,18 @@ def test_without_optimizer_and_backward_iterations_are_found_by_their_pattern() 
     assert [[e.bytes for e in part] for part in parts] == [[4, 8]] * 4
 
 
+@pytest.mark.parametrize(
+    ("sizes", "found"),
+    [([99, *[4] * 6, 2], [4] * 5), ([4, 7, 3, 9, 5], [7, 3, 9, 5])],
+    ids=["a smaller last batch", "sizes that follow the data"],
+)
+def test_a_pattern_may_be_followed_by_other_calls(sizes: list[int], found: list[int]) -> None:
+    calls = [entry("gather", group="0", bytes=n, op=i, source="serve.py:9") for i, n in enumerate(sizes)]
+    calls.append(entry("barrier", group="0", op=len(sizes), source="serve.py:12"))
+    parts = cut_all({0: replace(capture(0, 2, [], times=0), entries=tuple(calls))})[0]
+    assert [[e.bytes for e in part] for part in parts] == [[n] for n in found]
+
+
 def test_a_rank_without_an_optimizer_has_the_iterations_of_its_peers() -> None:
     trainer = capture(0, 2, [entry("send", group="0", bytes=8, op=0, peer=1)])
     evaluator = replace(

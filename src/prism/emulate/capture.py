@@ -115,6 +115,7 @@ def read_capture(path: Path) -> Capture:
 
 
 Iterations = list[tuple[CapturedEntry, ...]]
+_MOST_AFTER = 32  # calls after the last iteration of a program that has no optimizer
 
 
 def cut_all(captures: Mapping[int, Capture]) -> dict[int, Iterations]:
@@ -211,18 +212,30 @@ def _cut_by_others(capture: Capture, known: Mapping[_Meeting, int], count: int, 
 
 
 def _cut_by_period(capture: Capture) -> Iterations:
-    """Without optimizer and backward pass: the shortest sequence of calls that the log repeats at its end, thrice."""
+    """Without optimizer and backward pass: the shortest sequence of calls that the log repeats, thrice or more.
+
+    A few calls may follow it, such as a last barrier. Where sizes follow the data, they are not compared.
+    """
     entries = capture.entries
-    signs = [(e.what, e.group, e.bytes, e.peer, e.source) for e in entries]
-    for period in range(1, len(signs) // 3 + 1):
-        tail = signs[-3 * period :]
-        if tail[:period] == tail[period : 2 * period] == tail[2 * period :]:
-            count = 3
-            while len(signs) >= (count + 1) * period and signs[-(count + 1) * period :][:period] == tail[:period]:
-                count += 1
-            first = len(signs) - count * period
+    exact = [(e.what, e.group, e.bytes, e.peer, e.source) for e in entries]
+    for signs in (exact, [(what, group, 0, peer, source) for what, group, _, peer, source in exact]):
+        found = (_find_period(signs[: len(signs) - after]) for after in range(min(_MOST_AFTER, len(signs))))
+        first, period, count = next((repeats for repeats in found if repeats[1]), (0, 0, 0))
+        if period:
             return [entries[first + i * period : first + (i + 1) * period] for i in range(1, count)]
     raise PrismError(
         f"rank {capture.rank} made {capture.entries[-1].op + 1} calls with neither an optimizer step nor a pattern; "
         "Prism cannot tell its iterations apart"
     )
+
+
+def _find_period(signs: Sequence[object]) -> tuple[int, int, int]:
+    """Where the repetition at the end begins, how long its shortest period is and how often it is there; 0 for none."""
+    for period in range(1, len(signs) // 3 + 1):
+        last = signs[-period:]
+        if signs[-1] == signs[-1 - period] and signs[-2 * period : -period] == last == signs[-3 * period : -2 * period]:
+            count = 3
+            while len(signs) >= (count + 1) * period and signs[-(count + 1) * period : -count * period] == last:
+                count += 1
+            return len(signs) - count * period, period, count
+    return 0, 0, 0
