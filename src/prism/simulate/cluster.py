@@ -144,7 +144,7 @@ class Cluster(Checked):
 
     @property
     def leaves_per_pod(self) -> int:
-        """Leaf switches that one group of hosts hangs from."""
+        """Leaf switches that one group of hosts is connected to."""
         return self.nics.count if self.fabric.rail_optimized else 1
 
     @property
@@ -157,7 +157,7 @@ class Cluster(Checked):
         return local * self.nics.count // self.gpus_per_host
 
     def leaf_of(self, host: IntArray | int, rail: IntArray | int) -> Any:
-        """The leaf switch that a host's NIC hangs from."""
+        """The leaf switch that a host's NIC is connected to."""
         pod = host // self.fabric.hosts_per_leaf
         return pod * self.leaves_per_pod + (rail if self.fabric.rail_optimized else 0)
 

@@ -17,7 +17,7 @@ from prism.simulate.placement import spread_evenly
 from prism.simulate.transfer_model import evaluate_transfer
 
 _TRUST_IN_MODEL = 0.1  # weight of "both factors are 1" against one measured point
-# A neighbour that ran another algorithm says half as much about the error of this one. Of 1, 2, 3 and 5 the one
+# A neighbour that ran another algorithm has half the weight in the error of this one. Of 1, 2, 3 and 5 the one
 # that did best on the ten published H200 points; on the other published tables they are alike.
 _SAME_ALGORITHM = 2.0
 _BAND_QUANTILE = 0.9
@@ -149,7 +149,7 @@ def _repeated_band(repeats: NDArray[np.uint32], spread: FloatArray) -> FloatArra
 
 
 def _leave_out(bent: Correction, index: int) -> float:
-    """How far off, in per cent, the other points put this one."""
+    """By how many per cent a fit to the other points misses this one."""
     if len(bent.log_bytes) == 1:
         return 0.0
     keep, one = np.arange(len(bent.log_bytes)) != index, slice(index, index + 1)
@@ -159,7 +159,7 @@ def _leave_out(bent: Correction, index: int) -> float:
 
 
 def _fit_factors(rows: FloatArray) -> Factors:
-    """Least squares of relative error, pulled towards the model where the points say little."""
+    """Least squares of relative error, drawn towards the model where there are few points."""
     latency, transfer, measured = rows
     design = np.stack([latency / measured, transfer / measured], axis=1)
     gram = design.T @ design + _TRUST_IN_MODEL * np.eye(2)

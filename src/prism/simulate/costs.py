@@ -56,7 +56,7 @@ class ClusterCosts:
     calibration: Calibration | None = None
 
     def place(self, hosts: Sequence[int], locals_: Sequence[int]) -> GroupPlacement:
-        """The placement of a group, without what cannot matter here, so that symmetric groups compare equal."""
+        """The placement of a group, without what has no effect on the cost, so that symmetric groups are equal."""
         placement = placement_of(hosts, locals_, self.cluster)
         if self.cluster.fabric.oversubscription == 1:
             placement = replace(placement, num_leaves=1)
@@ -162,8 +162,8 @@ def _estimate(
 
 
 def _left_unknown(modelled: FloatArray, sizes: FloatArray, placement: GroupPlacement, *, is_known: bool) -> FloatArray:
-    """What of the model's band remains beside measurements on another placement."""
+    """The part of the model's band that remains where another placement was measured."""
     if placement.same_host:
         return modelled / 2
-    # Points of one host say nothing about the network between hosts.
+    # Points measured within one host give no information about the network between hosts.
     return np.minimum(modelled, by_size(MEASURED_NETWORK, sizes)) / 2 if is_known else modelled

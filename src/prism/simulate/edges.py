@@ -37,7 +37,7 @@ def find_lanes(hosts: Sequence[int] | Ints, nics: Sequence[int] | Ints) -> Lanes
     """Lanes of a group from the host and the NIC of each member, in the order of their positions."""
     host, nic = np.asarray(hosts, np.int64), np.asarray(nics, np.int64)
     _, first = np.unique(host, return_index=True)
-    order = host[np.sort(first)]  # hosts in the order in which their first member comes
+    order = host[np.sort(first)]  # hosts in the order of their first members
     own = [np.unique(nic[host == h]) for h in order]
     num_lanes = min(len(n) for n in own)
     return Lanes(nics=np.array([n[:num_lanes] for n in own]), num_ranks=len(host))

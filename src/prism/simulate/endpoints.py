@@ -46,7 +46,7 @@ def hash_columns(*columns: Ints) -> NDArray[np.uint64]:
 
 
 def choose_spines(cluster: Cluster, src: Ints, dst: Ints, port: Ints) -> Ints:
-    """The spine that ECMP hashing gives each connection; -1 where both NICs hang from one leaf."""
+    """The spine that ECMP hashing gives each connection; -1 where both NICs are on one leaf."""
     count = cluster.nics.count
     same = cluster.leaf_of(src // count, src % count) == cluster.leaf_of(dst // count, dst % count)
     spine = (hash_columns(src, dst, port) >> np.uint64(33)) % np.uint64(cluster.fabric.num_spines)

@@ -49,7 +49,7 @@ class OpTimes:
 
     @property
     def table(self) -> Ints:
-        """Start, ready and end of every noted op; ready is when all sides of a transfer had come."""
+        """Start, ready and end of every noted op; ready is when the last side of a transfer arrived."""
         if not len(self.solution.state.times):
             raise BadConfigError("the times of single ops were not kept; solve with note_ops=True")
         return self.solution.state.times

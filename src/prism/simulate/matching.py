@@ -1,4 +1,4 @@
-"""Check that calls meet: all members of a group make the same collectives in one order, every send has its receive."""
+"""Check that calls match: all members of a group make the same collectives in one order, every send has its receive."""
 
 from __future__ import annotations
 

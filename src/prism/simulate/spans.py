@@ -15,7 +15,7 @@ from prism.simulate.solving.solver import Solution
 
 
 def write_spans(solution: Solution, ranks: Sequence[int] | None = None) -> pl.DataFrame:
-    """SPANS of the given ranks, or of all; transfers run from the moment all members had come."""
+    """SPANS of the given ranks, or of all; a transfer runs from the arrival of its last member."""
     graph, wiring = solution.graph, solution.wiring
     if not len(solution.state.times):
         raise BadConfigError("the times of single ops were not kept; solve with note_ops=True")

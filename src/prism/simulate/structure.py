@@ -154,6 +154,6 @@ def _check_batches(graph: Graph) -> None:
 
 
 def describe_op(row: dict[str, object]) -> str:
-    """An op in words: where it stands and where it came from."""
+    """An op in words: its place in the program and its source line."""
     source = f" ({row['source']})" if row.get("source") else ""
     return f"class {row['class']} op {row['seq']} {row['kind']} '{row['name']}'{source}"

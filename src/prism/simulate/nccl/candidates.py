@@ -2,7 +2,7 @@
 
 Follows src/graph/tuning.cc of NVIDIA/nccl 2.30: bandwidth is channels times the rate of each, capped and derated by
 protocol, turned from bus to algorithm bandwidth; latency is a base plus one hop per step. Versions before 2.12 score
-as in `older.py`; NVLS came with 2.17, its tree over hosts with 2.18, PAT with 2.23.
+as in `older.py`; NVLS exists since 2.17, its tree over hosts since 2.18, PAT since 2.23.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Solve in time order, with transfers that share links slowing each other down max-min fairly.
 
 A transfer that has its links to itself takes its price. Where the links cannot carry all that wants through at that
-pace, each transfer advances at its fair share, and shares are found anew whenever a transfer starts or ends.
+pace, each transfer advances at its fair share, and shares are computed again whenever a transfer starts or ends.
 """
 
 from __future__ import annotations
@@ -163,7 +163,7 @@ def _change(
     events: Any, now: int, active: Ints, size: int, site: int, call_site: Ints, site_start: Ints, site_links: Ints,
     capacity: Floats, demand: Floats, caps: Floats, rates: Floats, left: Floats, since: Ints, epoch: Ints, pace: Floats,
 ) -> None:  # fmt: skip
-    """Bring the transfers that a start or an end touches up to date and foretell their ends anew."""
+    """Update the transfers that a start or an end affects, and predict their ends again."""
     for call in _share(active, size, site, call_site, site_start, site_links, capacity, demand, caps, rates):
         left[call] -= (now - since[call]) * pace[call]
         since[call] = now
@@ -178,7 +178,7 @@ def run_shared(
     wires: Wires, state: State, traffic: Floats, port_site: Ints, site_start: Ints, site_links: Ints,
     site_share: Floats, capacity: Floats,
 ) -> None:  # fmt: skip
-    """The time-ordered loop: lanes come to transfers, transfers start, share, and end."""
+    """The loop over events in order of time: lanes reach transfers, transfers start, share links, and end."""
     ops, ports, costs, windows, profiles = wires.ops, wires.ports, wires.costs, wires.windows, wires.profiles
     lanes, ranks, calls, nodes, records = state.lanes, state.ranks, state.calls, state.nodes, state.records
     work, step_end, times = state.work, state.step_end, state.times
@@ -186,7 +186,7 @@ def run_shared(
     num_calls = len(calls)
     call_site, since = np.zeros(num_calls, np.int64), np.zeros(num_calls, np.int64)
     caps, rates, left = np.zeros(num_calls), np.zeros(num_calls), np.zeros(num_calls)
-    epoch, pace = np.zeros(num_calls, np.int64), np.ones(num_calls)  # ends foretold before are void; 1 is full pace
+    epoch, pace = np.zeros(num_calls, np.int64), np.ones(num_calls)  # earlier predictions do not count; 1 is full pace
     active, size = np.zeros(num_calls, np.int64), 0
     slot = np.full(num_calls, -1, np.int64)
     demand = np.zeros(len(capacity))
@@ -209,7 +209,7 @@ def run_shared(
                     crowded |= demand[site_links[place]] > capacity[site_links[place]] * _FULL
                     demand[site_links[place]] -= caps[call]
                 if crowded:
-                    # Links that were full until now may no longer be: look at them as if they still were.
+                    # Links that were full until now may no longer be: treat them as if they still were.
                     for place in range(site_start[site], site_start[site + 1]):
                         demand[site_links[place]] += caps[call]
                     _change(events, now, active, size, site, call_site, site_start, site_links, capacity, demand, caps,
@@ -277,7 +277,7 @@ def run_shared(
                 clock = max(clock, records[record])
                 at += 1
             elif clock > now:
-                # Transfers must start in the order of time, so this lane comes back when it is its turn.
+                # Transfers must start in the order of time, so this lane continues later, in its turn.
                 status = RUNNABLE
                 heapq.heappush(events, (clock, _LANE, lane, np.int64(0)))
                 break
@@ -313,7 +313,7 @@ def run_shared(
                         continue
                     left[call], since[call] = float(whole), now
                     wanted = traffic[op] * site_share[site] / whole
-                    # A lone transfer is never held back: its price already knows its links.
+                    # A transfer alone is never slowed down: its price already includes its links.
                     for place in range(site_start[site], site_start[site + 1]):
                         wanted = min(wanted, capacity[site_links[place]])
                     caps[call] = rates[call] = wanted

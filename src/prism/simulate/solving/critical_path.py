@@ -96,7 +96,7 @@ def _walk_back(
     record_start: Ints, entry_site: Ints, site_entry_start: Ints, site_entry: Ints, entry_rank: Ints,
     entry_port: Ints, port_op_start: Ints, port_ops: Ints, last: int,
 ) -> tuple[Ints, Ints, Ints, Ints]:  # fmt: skip
-    """From the last op to time 0: through the lane, the record waited for, or the member that came last."""
+    """From the last op to time 0: through the lane, the record waited for, or the member that arrived last."""
     rank, at, now = lanes[last, LANE_RANK], lanes[last, LANE_STOP] - 1, lanes[last, LANE_TIME]
     out_rank, out_op, out_begin, out_end = [np.int64(0)], [np.int64(0)], [np.int64(0)], [np.int64(0)]
     while now > 0:
@@ -128,7 +128,7 @@ def _walk_back(
                 chosen = op
                 break
         came, ready = times[note + chosen, START], times[note + chosen, READY]
-        # A receive whose message did not wait for it goes on with the send; any other with the last to come.
+        # A receive whose message did not wait for it goes on with the send; any other with the last to arrive.
         follow_send = (ops[chosen, 0] & EAGER_BIT) != 0 and kind == RECV and now > came
         if not follow_send:
             if ready < now:

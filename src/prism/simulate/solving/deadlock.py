@@ -33,7 +33,7 @@ class Wait:
 
 
 def explain_deadlock(graph: Graph, program: Program, wiring: Wiring, state: State) -> GraphError:
-    """The error that names the ranks that wait for each other, or the one that never comes."""
+    """The error that names the ranks that wait for each other, or the one that never arrives."""
     stuck = np.flatnonzero(state.lanes[:, LANE_STATUS] != FINISHED)
     waits = {int(lane): _describe(graph, program, wiring, state, int(lane)) for lane in stuck}
     cycle = _find_cycle(waits)

@@ -26,7 +26,7 @@ def fold(ports: Connections) -> Folding:
     """The coarsest partition in which ranks of a cell run one program, at one speed, with alike groups and peers.
 
     This is colour refinement: start from what a rank is, then split cells whose ranks have unlike groups or peers
-    until nothing splits. Equal signatures are told by 64-bit hashes: n of them collide with probability n^2 / 2^65.
+    until nothing splits. Signatures are compared by 64-bit hashes: n of them collide with probability n^2 / 2^65.
     """
     members = ports.members
     num_ranks, num_groups = len(ports.rank_class), len(members.ids)

@@ -38,13 +38,13 @@ LANE_RANK, LANE_AT, LANE_STOP, LANE_TIME, LANE_STATUS, LANE_PENDING, LANE_RESUME
 RANK_FIRST_OP, RANK_ID, RANK_PROFILE, RANK_PORTS, RANK_LANES, RANK_RECORDS, RANK_NOTES, RANK_WIDTH = range(8)
 """A solved rank: its class's first op, its real number, its windows, and where its own entries begin."""
 CALL_ARRIVED, CALL_LATEST, CALL_COST, CALL_HEAD = range(4)
-"""A call of a site: how many came, the latest of them, the dearest price, and the first that waits."""
+"""A call of a site: how many members arrived, the latest arrival, the highest price, and the first that waits."""
 NODE_LANE, NODE_OP, NODE_TIME, NODE_COST, NODE_NEXT = range(5)
 """One side that waits for the others; its own cost where that was measured, else -1."""
 STACK_SIZE, FREE_NODE, NUM_FINISHED, STACK_BOTTOM = range(4)
 """The first entries of the work list; the stack of runnable lanes follows."""
 START, READY, END = range(3)
-"""When an op came to the front of its lane, when all its members had come, and when it ended."""
+"""When an op became the next of its lane, when its last member arrived, and when it ended."""
 
 
 class State(NamedTuple):
@@ -101,7 +101,7 @@ def finish_transfer(
 
 @njit(cache=True)
 def run(wires: Wires, state: State, chance: Chance) -> None:
-    """Run until no lane can move; the caller sees from the lanes' status whether all came to their end.
+    """Run until no lane can move; the lanes' status shows whether all of them ended.
 
     One long function on purpose: numba counts references to every array handed to a helper, with atomic
     operations that made a collective cost 430 ns instead of 30 (Neoverse-N1).

@@ -1,4 +1,4 @@
-"""Drive the solver by live ranks: virtual ranks run ahead until they need one, and learn when it comes."""
+"""Drive the solver by live ranks: virtual ranks run ahead until they need one, and are given its time of arrival."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ from prism.simulate.structure import check_structure
 class OnlineSolver:
     """Virtual peers of a few live ranks. Times are nanoseconds on one common clock that starts at 0.
 
-    A live rank says when it comes to a communication op and gets a ticket; `end_of` tells when the op completes,
+    A live rank reports when it reaches a communication op and gets a ticket; `end_of` returns when the op completes,
     or None while that still depends on another live rank. Every op is run once, so the work is linear in the ops.
     """
 
@@ -82,7 +82,7 @@ class OnlineSolver:
     def arrive(
         self, rank: int, kind: str, slot: str, time_ns: int, *, peer: int | None = None, shift: int | None = None
     ) -> int:
-        """A live rank comes to its next `kind` op on `slot` at this time; returns the op's ticket."""
+        """A live rank reaches its next `kind` op on `slot` at this time; returns the op's ticket."""
         role = kind if kind in POINT_TO_POINT else "collective"
         if shift is not None:
             shift %= self._sizes.get((rank, slot), 1)
@@ -107,11 +107,11 @@ class OnlineSolver:
         return ticket
 
     def end_of(self, ticket: int) -> int | None:
-        """When the op of this ticket completes; None while a live rank has still to come."""
+        """When the op of this ticket completes; None while a live rank has not arrived."""
         if not 0 <= ticket < self._num_tickets:
             raise BadConfigError(f"no ticket {ticket}; {self._num_tickets} were given")
         lane = self._state.lanes[self._first_ticket + ticket]
-        # A lane that waits for its transfer is past its op too, so only the status tells.
+        # A lane that waits for its transfer is past its op too, so only the status shows it.
         return int(lane[LANE_TIME]) if lane[LANE_STATUS] in (FINISHED, RUNNABLE) else None
 
 

@@ -197,7 +197,7 @@ def _size_batches(ops: pl.DataFrame) -> pl.DataFrame:
 
 
 def _mark_steps(ops: pl.DataFrame) -> pl.DataFrame:
-    """After the last op of a step on each lane comes a mark that notes when the step ended there."""
+    """Add a mark after the last op of a step on each lane, which notes when the step ended there."""
     last = (pl.col("step") != pl.col("step").shift(-1)).fill_null(True).over("class_index", "stream")
     marks = ops.filter(last).select(
         "class_index",

@@ -38,7 +38,7 @@ class Slowdown:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Jitter:
-    """Every duration is multiplied by a lognormal factor of mean 1, drawn anew for each op and seed."""
+    """Every duration is multiplied by a lognormal factor of mean 1, drawn for each op and seed."""
 
     compute_sigma: float = 0.0  # of compute and host ops, standard deviation of the logarithm
     communication_sigma: float = 0.0  # of transfers; all members of a collective see the same factor

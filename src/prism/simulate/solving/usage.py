@@ -19,7 +19,7 @@ USAGE = pl.Schema(
         "overlapped_ns": pl.Int64,  # both at once
         "exposed_ns": pl.Int64,  # a transfer is under way and nothing computes
         "host_ns": pl.Int64,  # only the host is busy
-        "waiting_ns": pl.Int64,  # in a communication op whose peers have not come, and nothing else goes on
+        "waiting_ns": pl.Int64,  # in a communication op whose peers have not arrived, while nothing else runs
         "bubble_ns": pl.Int64,  # neither computes, transfers nor host work: waiting, and idle streams
     }
 )

@@ -30,7 +30,7 @@ class Connections:
     group: Ints
     source: Ints  # ranks of a message; -1 for a collective
     target: Ints
-    lane: Ints  # tells apart the messages between ranks of two cells of one group: how many positions they go
+    lane: Ints  # distinguishes the messages between ranks of two cells of one group: how many positions they go
     position: Ints  # own position where the program depends on it, else -1
     placement: Ints
     profile: Ints  # window profile of the transfer

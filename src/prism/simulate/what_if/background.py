@@ -105,7 +105,7 @@ def _last(cluster: Cluster, place: int) -> int:
 
 
 def _name_loads(cluster: Cluster, load: NDArray[np.float64]) -> tuple[LinkLoad, ...]:
-    """One entry per NIC direction that carries something, and one per link of each leaf, evened out over spines."""
+    """One entry per NIC direction that carries something, and one per link of each leaf, equal for all spines."""
     edges, spines = cluster.num_hosts * cluster.nics.count, cluster.fabric.num_spines
     even = load.copy()
     even[2 * edges :] = np.repeat(load[2 * edges :].reshape(-1, spines).mean(axis=1), spines)

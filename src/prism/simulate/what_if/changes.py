@@ -67,7 +67,7 @@ def drop_overlap(plan: Plan) -> Plan:
 
 
 def place_ranks(plan: Plan, order: str, gpus_per_host: int) -> Plan:
-    """Ranks on hosts anew: `packed` fills host after host, `strided` deals them out one by one."""
+    """Place ranks on hosts again: `packed` fills host after host, `strided` gives each host one rank in turn."""
     size = plan.graph.num_ranks
     if gpus_per_host < 1:
         raise BadConfigError(f"{gpus_per_host} GPUs per host cannot hold a rank; give 1 or more")
@@ -157,7 +157,7 @@ def _replicate(
 
 
 def known_words(graph: Graph) -> tuple[str, ...]:
-    """What `bandwidth` can be said of: op kinds that communicate, slots, and kinds of groups."""
+    """What `bandwidth` applies to: op kinds that communicate, slots, and kinds of groups."""
     kinds = graph.ops.filter(pl.col("kind").is_in([*COLLECTIVES, *POINT_TO_POINT]))["kind"].cast(pl.String)
     return tuple(
         dict.fromkeys([*kinds.unique(), *graph.groups["slot"].unique(), *graph.groups["kind"].cast(pl.String).unique()])
