@@ -84,14 +84,18 @@ class LogFormats:
         return [logged]
 
     def _find(self, text: bytes) -> tuple[str, LoggedStep] | None:
-        if (bar := _BAR.search(text) or _RICH_BAR.search(text)) is not None:
+        # Most lines of a long log are no steps, and looking for a word costs a tenth of these patterns.
+        if (bar := (_BAR.search(text) if b"%|" in text else None) or _RICH_BAR.search(text)) is not None:
             step = self._read_bar(bar[1], int(bar[2]), int(bar[3]))
             return None if step is None else ("bar", LoggedStep(step=step, loss=_read_loss(text)))
+        words = text.lower()
+        if b"step" not in words and b"it" not in words:
+            return None
         if (match := _MEGATRON.search(text)) is not None:
             return "megatron", LoggedStep(step=int(match[1]), loss=_read_loss(text))
         loss = _read_loss(text)
         match = _STEP.match(text) or (_STEP_AND_LOSS.search(text) if loss is not None else None)
-        if match is None or b"val loss" in text.lower():
+        if match is None or b"val loss" in words:
             return None
         return "plain", LoggedStep(step=int(match[1]), loss=loss)
 
@@ -109,7 +113,7 @@ class LogFormats:
 
 
 def _read_loss(text: bytes) -> float | None:
-    match = _LOSS.search(text) or _TRAIN_LOSS.search(text)
+    match = (_LOSS.search(text) or _TRAIN_LOSS.search(text)) if b"loss" in text.lower() else None
     if match is None:
         return None
     value = float(match[1])
