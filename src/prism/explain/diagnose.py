@@ -107,7 +107,7 @@ def _verdict_of(job: JobLog, hits: list[Hit], root: Hit, book: RuleBook) -> Verd
         action=action,
         confidence=confidence,
         evidence=_evidence(job, hits, root),
-        hosts=() if hearsay else _hosts(suspect, root, reason, action),
+        hosts=() if hearsay or _is_excused(root, reason, book) else _hosts(suspect, root, reason, action),
         first_rank=suspect.rank,
         mitigation=mitigation,
         notes=(*suspect.notes, *_note_attempts(action, job)),
@@ -151,6 +151,12 @@ def _advice_of(root: Hit, reason: str, book: RuleBook) -> tuple[Action, str]:
     if root.rule is None or root.reason != reason:
         return default.action, default.mitigation
     return root.rule.action or default.action, root.rule.mitigation or default.mitigation
+
+
+def _is_excused(root: Hit, reason: str, book: RuleBook) -> bool:
+    """Whether the rule says that no host is at fault although its reason usually blames one, as after a preemption."""
+    given = root.rule.action if root.rule is not None and root.reason == reason else None
+    return given is not None and given != "isolate_and_restart" == book.advice[reason].action
 
 
 def _hosts(suspect: Suspect, root: Hit, reason: str, action: Action) -> tuple[str, ...]:

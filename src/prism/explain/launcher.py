@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from prism.explain.joblog import JobLog, LogLine
 
-SIGTERM, SIGABRT = -15, -6
+SIGTERM, SIGABRT, SIGKILL = -15, -6, -9
 _FIELD = re.compile(r"^\s*(time|host|rank|exitcode|error_file|traceback)\s*: (.*)$")
 _PID = re.compile(r"\(pid: (\d+)\)")
 _MAX_LINES = 4000

@@ -68,7 +68,7 @@ _PREFIXES = re.compile(
             r"(?P<kernel>kernel: (?:\[ *\d+\.\d+\] )?)",
             r"(?P<dmesg>\[ *\+?\d+\.\d{6}\] (?:\[ *[TC]\d+\] ?)?)",
             r"\[(?P<dmesgt>\w{3} " + _MONTHS + r" [ \d]\d \d\d:\d\d:\d\d \d{4})\] ",
-            r"(?P<nccl>[\w.-]+):(?P<pid>\d+):\d+ \[(?P<gpu>-?\d+)\] (?=NCCL|\w+/|\w+\.cc|RCCL)",
+            r"(?P<nccl>[\w.-]+):(?P<pid>\d+):\d+ \[(?P<gpu>-?\d+)\] (?=(?:[\w./-]{1,80}:\d+ )?[NR]CCL |\w+/|\w+\.cc)",
             r"(?P<launch>" + _HOST + r"): (?=[\[(\dA-Z ])",  # pdsh, DeepSpeed
             r"\[?(?P<stamp>\d{4}[-/]\d\d[-/]\d\d[ T]\d\d:\d\d:\d\d(?:[.,]\d+)?)\]?(?: ?[-|:,]? ?)",
             r"\[?[EWIF](?P<glog>\d{3,4} \d\d:\d\d:\d\d\.\d+)(?: +\d+)? (?P<source>[\w./-]+:\d+)\] ?",

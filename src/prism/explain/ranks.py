@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from prism.explain.hits import SYMPTOM_DEPTH, Hit
 from prism.explain.joblog import JobLog
-from prism.explain.launcher import SIGABRT, SIGTERM, LauncherSummary, read_summary
+from prism.explain.launcher import SIGABRT, SIGKILL, SIGTERM, LauncherSummary, read_summary
 from prism.explain.origins import named_rank
 from prism.explain.routine import template_of
 
@@ -127,7 +127,7 @@ def _rank_at_fault(job: JobLog, hits: list[Hit], root: Hit, summary: LauncherSum
         rank = root.line.rank if root.line.rank is not None else _writer_rank(job, hits, root, summary)
         return rank, False
     if summary.first.was_killed:
-        return summary.first.rank, True
+        return summary.first.rank, summary.first.exit_code == SIGKILL
     speaking = [h for h in hits if may_prove(h)]
     named = Counter(int(m.group(1)) for h in speaking for p in _NAMED if (m := p.search(h.line.text)))
     if named:
