@@ -119,9 +119,29 @@ def test_a_byte_order_mark_and_windows_line_ends_do_no_harm(tmp_path: Path) -> N
 
 def test_a_row_with_too_many_cells_is_bad(write_trace: Write) -> None:
     path = write_trace("gpus,state,duration\n8,COMPLETED,60\n8,COMPLETED,60,extra,extra\n")
-    with pytest.raises(BadRowError, match="more fields than the header"):
+    with pytest.raises(BadRowError, match=r'trace\.csv line 3: more values than columns: "extra" has no column'):
         characterize(path)
-    assert characterize(path, CharacterizeOptions(skip_bad_rows=True)).study.summary.jobs == 2
+    report = characterize(path, CharacterizeOptions(skip_bad_rows=True))
+    assert (report.study.summary.jobs, report.intake.bad_rows) == (1, 1)
+
+
+SACCT = "JobID|JobName|State|Start|End|AllocTRES"
+SACCT_ROW = "{}|{}|COMPLETED|2024-01-01T00:00:00|2024-01-01T01:00:00|gres/gpu=8"
+
+
+@pytest.mark.parametrize("end", ["", "|"], ids=["sacct --parsable2", "sacct --parsable"])
+def test_a_job_name_that_contains_the_separator_of_sacct_is_named(write_trace: Write, end: str) -> None:
+    rows = [SACCT_ROW.format(k, "a|b" if k == 3 else "a") for k in range(6)]
+    path = write_trace("".join(f"{line}{end}\n" for line in (SACCT, *rows)))
+    with pytest.raises(BadRowError, match=r'trace\.csv line 5: more values than columns: "gres/gpu=8" has no column'):
+        characterize(path)
+
+
+@pytest.mark.parametrize("header", [SACCT, SACCT + "|"])
+def test_a_separator_at_the_end_of_each_row_of_sacct_is_no_value(write_trace: Write, header: str) -> None:
+    rows = [SACCT_ROW.format(k, "a") for k in range(6)]
+    report = characterize(write_trace("".join(f"{line}\n" for line in (header, *(row + "|" for row in rows)))))
+    assert (report.study.summary.jobs, report.intake.bad_rows) == (6, 0)
 
 
 def test_a_free_text_column_is_no_job_type(write_trace: Write) -> None:

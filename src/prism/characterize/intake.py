@@ -18,10 +18,11 @@ from prism.characterize.fields import (
     parse_moments,
 )
 from prism.characterize.settling import settle_jobs
-from prism.characterize.trace import Trace
+from prism.characterize.trace import EXTRA, Trace
 from prism.characterize.vocabulary import TYPE_WORDS, name_state, name_type
 from prism.errors import BadFileError, BadRowError
 from prism.records.jobs import JOB_STATES
+from prism.records.long_rows import describe_extra
 
 MAX_TYPES = 1000
 
@@ -82,7 +83,10 @@ def take_in(raw: pl.DataFrame, trace: Trace, options: IntakeOptions, first_row: 
         before = rows.height
         rows = rows.filter(pl.col("cluster").str.to_lowercase() == options.cluster.lower())
         counts["other_clusters"] = before - rows.height
-    parsed, offsets, problems = parse_rows(rows, trace, options)
+    extra = rows[EXTRA] if EXTRA in rows.columns else None
+    parsed, offsets, problems = parse_rows(rows.drop(EXTRA, strict=False), trace, options)
+    if extra is not None and extra.null_count() < len(extra):
+        problems[EXTRA] = extra.is_not_null()
     bad = pl.select(pl.any_horizontal(*problems.values())).to_series() if problems else None
     if bad is not None and bad.any():
         if not options.skip_bad_rows:
@@ -189,7 +193,9 @@ def _name_first(problems: Mapping[str, pl.Series], rows: pl.DataFrame, trace: Tr
     number = rows["row"][row] + (1 if place == "row" or trace.header else 2)
     where = f"{trace.path} {place} {number}"
     column_of = trace.columns.column_of
-    if name == "end<start":
+    if name == EXTRA:
+        what = describe_extra(rows[EXTRA][row])
+    elif name == "end<start":
         what = f"'{column_of['end']}' is {rows['end'][row]!r}, before '{column_of['start']}' {rows['start'][row]!r}"
     elif name.endswith("<0"):
         column = name.removesuffix("<0")

@@ -51,9 +51,9 @@ def read_jobs(path: Path, opening: OpenOptions, taking: IntakeOptions) -> tuple[
     """JOBS of a whole table, with the caller's own fields as text, and remarks on units that differ from the names."""
     trace = _open(path, opening)
     try:
-        batches = list(read_batches(trace, skip_bad_rows=taking.skip_bad_rows))
+        batches = list(read_batches(trace))
     except NotUtf8Error:
-        batches = list(read_batches(replace(trace, lossy=True), skip_bad_rows=taking.skip_bad_rows))
+        batches = list(read_batches(replace(trace, lossy=True)))
     if not any(batch.height for batch in batches):
         raise BadFileError(_explain_empty(trace, Intake(), taking))
     rows = pl.concat(batches)
@@ -76,7 +76,7 @@ def _settle_units(first: pl.DataFrame, trace: Trace, taking: IntakeOptions) -> t
 
 def _read_once(trace: Trace, taking: IntakeOptions, advance: Callable[[int], None]) -> Reading:
     """The trace's tally; columns that only repeat the times are read only as far as needed to check them."""
-    probe = list(read_batches(trace, skip_bad_rows=taking.skip_bad_rows, rows=_PROBED_ROWS))
+    probe = list(read_batches(trace, rows=_PROBED_ROWS))
     first = pl.concat(probe) if probe else pl.DataFrame()
     notes: tuple[str, ...] = ()
     if first.height:
@@ -109,7 +109,7 @@ def _read_rows(
     ids: list[pl.Series] = []
     running: list[pl.DataFrame] = []
     latest: int | None = None
-    for batch in read_batches(trace, skip_bad_rows=taking.skip_bad_rows, without=without):
+    for batch in read_batches(trace, without=without):
         jobs, met = take_in(batch, trace, taking, intake.rows)
         intake += met
         moments = jobs.select(pl.max_horizontal(pl.col("submit_ns", "start_ns", "end_ns").max())).item()

@@ -13,9 +13,11 @@ import polars as pl
 from prism.characterize import pai, slurm, swf
 from prism.characterize.columns import Choices, ColumnMap, count_known, map_columns, squash
 from prism.characterize.documents import read_json_table
-from prism.errors import BadFileError, BadRowError
+from prism.errors import BadFileError, MissingExtraError
+from prism.records.long_rows import find_extra_values
 
 BATCH_ROWS = 1_250_000
+EXTRA = "_extra"  # the first value of a row that has no column
 HASHED_BYTES = 1 << 30  # larger files are not hashed: no public job trace is that large
 
 # Job traces whose bytes are known. The Kalos digest is pinned in a public script that uses the AcmeTrace release.
@@ -47,6 +49,7 @@ class Trace:
     header: tuple[str, ...] | None = None  # given where the file has no header line
     quoted: bool = True  # False: no cell is in quotes, so that rows can be split faster
     lossy: bool = False  # text that is not UTF-8 is read with its bad bytes replaced
+    extra: pl.Series | None = None  # by row, the first value that has no column; None where no row has one
     sha256: str | None = None  # filled in by who has the time to hash the file
 
     @property
@@ -112,7 +115,15 @@ def open_trace(path: Path, options: OpenOptions | None = None) -> Trace:
         header=None if named else tuple(header),
         quoted=packed or _has_quotes(path),
         lossy=options.lossy,
+        extra=_find_extra_values(path, separator, len(header) - (header[-1] == ""), named=named),
     )
+
+
+def _find_extra_values(path: Path, separator: str, num_columns: int, *, named: bool) -> pl.Series | None:
+    try:
+        return find_extra_values(path, separator, num_columns, named=named)
+    except MissingExtraError:
+        return None  # zstd, which only Polars can unpack here
 
 
 def _hold(path: Path, kind: str, table: pl.DataFrame, options: OpenOptions, note: str | None = None) -> Trace:
@@ -128,18 +139,28 @@ def _read_text(path: Path) -> str:
 
 
 def read_batches(
-    trace: Trace, *, skip_bad_rows: bool = False, without: frozenset[str] = frozenset(), rows: int | None = None
+    trace: Trace, *, without: frozenset[str] = frozenset(), rows: int | None = None
 ) -> Iterator[pl.DataFrame]:
-    """The trace's mapped columns as text, named by field, in batches; `rows` stops after the first so many."""
+    """The trace's mapped columns as text, named by field, in batches; `rows` stops after the first so many.
+
+    A table with rows that have more values than columns gets the column `EXTRA`.
+    """
     column_of = {field: column for field, column in trace.columns.column_of.items() if field not in without}
     fields = [_pick(name, column, trace.columns) for name, column in column_of.items()]
     try:
         if trace.table is not None:
             yield trace.table.head(rows or trace.table.height).select(fields)
             return
-        lazy = pl.scan_parquet(trace.path) if trace.kind == "parquet" else _scan_csv(trace, skip_bad_rows)
+        lazy = pl.scan_parquet(trace.path) if trace.kind == "parquet" else _scan_csv(trace)
         lazy = lazy if rows is None else lazy.head(rows)
-        yield from lazy.select(fields).collect_batches(chunk_size=BATCH_ROWS, maintain_order=True, engine="streaming")
+        batches = lazy.select(fields).collect_batches(chunk_size=BATCH_ROWS, maintain_order=True, engine="streaming")
+        if trace.extra is None:
+            yield from batches
+            return
+        begin = 0
+        for batch in batches:
+            yield batch.with_columns(trace.extra[begin : begin + batch.height].alias(EXTRA))
+            begin += batch.height
     except (pl.exceptions.PolarsError, OSError) as error:
         raise _explain(trace, error) from None
 
@@ -173,7 +194,7 @@ def _has_quotes(path: Path) -> bool:
         return text.find(b'"') >= 0
 
 
-def _scan_csv(trace: Trace, skip_bad_rows: bool) -> pl.LazyFrame:
+def _scan_csv(trace: Trace) -> pl.LazyFrame:
     return pl.scan_csv(
         trace.path,
         separator=trace.separator,
@@ -182,7 +203,7 @@ def _scan_csv(trace: Trace, skip_bad_rows: bool) -> pl.LazyFrame:
         infer_schema=False,
         quote_char='"' if trace.quoted else None,
         encoding="utf8-lossy" if trace.lossy else "utf8",
-        truncate_ragged_lines=skip_bad_rows,
+        truncate_ragged_lines=True,  # `extra` says where
         glob=False,
     )
 
@@ -252,15 +273,11 @@ def _unpack_head(path: Path) -> bytes:
     return "\n".join(row or "" for row in rows.to_series()).encode()
 
 
-def _explain(trace: Trace, error: Exception) -> BadFileError | BadRowError:
+def _explain(trace: Trace, error: Exception) -> BadFileError:
     """Polars' error messages in terms of the file."""
     text = str(error)
     if "utf-8" in text.lower() or "utf8" in text.lower():
         return NotUtf8Error(f"{trace.path}: holds text that is not UTF-8; save it as UTF-8")
-    if "more fields than defined" in text or "ragged" in text:
-        return BadRowError(
-            f"{trace.path}: a row has more fields than the header has columns; fix it or pass --skip-bad-rows"
-        )
     return BadFileError(f"{trace.path}: cannot be read as a table ({_first_line(error)}); export it again")
 
 

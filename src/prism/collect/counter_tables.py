@@ -47,7 +47,7 @@ def holds_counters(path: Path) -> bool:
 def read_counter_table(path: Path) -> pl.DataFrame:
     """Counters by time, exporter and port; totals since the port was cleared, null where they are not known."""
     fmt = files.recognise(path)
-    table = _read_answer(path) if _is_answer(path, fmt) else files.collect(files.scan(path, fmt), path)
+    table = _read_answer(path) if _is_answer(path, fmt) else files.read_whole(path)
     found = {name: column for name, names in _NAMES.items() if (column := _find(table.columns, names)) is not None}
     time = _find(table.columns, _TIMES)
     if time is None or not {"exporter", "port"} <= found.keys():

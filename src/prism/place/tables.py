@@ -168,7 +168,7 @@ def _read_job_table(
 
 
 def _load(path: Path) -> pl.DataFrame:
-    return files.collect(files.scan(path, files.recognise(path)), path)
+    return files.read_whole(path)
 
 
 def _as_numbers(values: pl.Series) -> pl.Series:

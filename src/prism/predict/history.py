@@ -195,7 +195,7 @@ def _load(path: Path) -> pl.DataFrame:
             return pl.DataFrame(rows, infer_schema_length=None, strict=False)
         except (OSError, ValueError, pl.exceptions.PolarsError) as error:
             raise BadFileError(f"{path}: not a JSON list of events ({str(error)[:100]})") from None
-    return files.collect(files.scan(path, files.recognise(path)), path)
+    return files.read_whole(path)
 
 
 def _as_ns(values: pl.Series, path: Path, name: str, unit: str) -> pl.Series:

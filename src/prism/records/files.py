@@ -10,10 +10,11 @@ from typing import Any
 
 import polars as pl
 
-from prism.errors import BadFileError
+from prism.errors import BadFileError, BadRowError
 from prism.records import compression
 from prism.records.delimited import is_delimited_protobuf
 from prism.records.json_tables import flatten, read_json
+from prism.records.long_rows import describe_extra, find_extra_values
 from prism.records.text_tables import TextTable, find_text_table
 
 _SNIFF_BYTES = 1 << 16
@@ -224,8 +225,34 @@ def ends_cut(path: Path) -> bool:
     table = find_text_table(head, str(path))
     if not last.strip() or (table.comment and last.startswith(table.comment)):
         return False
-    num_columns = len(table.columns) if table.columns else table.count_values(head.partition("\n")[0])
-    return table.count_values(last) < num_columns
+    return table.count_values(last) < table.count_columns(head)
+
+
+def find_long_rows(path: Path) -> pl.Series | None:
+    """By row of a text table, the first value that has no column; None where no row has one."""
+    head = _head_text(path)
+    table = find_text_table(head, str(path))
+    first_line = head.lstrip("\r\n").partition("\n")[0].rstrip("\r ")
+    unnamed = table.columns is None and first_line.endswith(table.separator)
+    return find_extra_values(
+        path,
+        table.separator,
+        table.count_columns(head) - unnamed,
+        named=table.columns is None,
+        quote=table.quote,
+        comment=table.comment,
+    )
+
+
+def read_whole(path: Path) -> pl.DataFrame:
+    """All rows of a table; a row of a text table that has more values than columns is refused."""
+    fmt = recognise(path)
+    rows = collect(scan(path, fmt), path)
+    extra = find_long_rows(path) if fmt is Format.CSV else None
+    if extra is not None:
+        row = int(extra.is_not_null().arg_true()[0])
+        raise BadRowError(f"{path} line {first_row(path, fmt)[1] + row}: {describe_extra(extra[row])}; fix the row")
+    return rows
 
 
 def read_text(path: Path) -> str:

@@ -18,6 +18,7 @@ from prism.records.flow_finishing import are_whole_seconds, finish_table
 from prism.records.flow_plan import LOST, FlowPlan, explain_row, plan_flows, typed_csv_columns
 from prism.records.flows import FLOWS
 from prism.records.json_tables import read_json_lines
+from prism.records.long_rows import MORE_VALUES, describe_extra
 from prism.records.time_units import check_units
 from prism.records.times import unit_by_size
 
@@ -28,6 +29,7 @@ _EPOCH_NS = 10**17  # Larger start times count from the epoch, in nanoseconds.
 _LEAST_IPV4 = 1 << 24  # 1.0.0.0 as a number
 _ROW = "_row"  # where a row stands in the frame
 _PLACE = "_place"  # where it stands in the file
+_EXTRA = "_extra"  # its first value that has no column
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -203,8 +205,8 @@ def _load_file(path: Path, fmt: Format, options: FlowOptions) -> tuple[pl.DataFr
         if fmt not in (Format.CSV, Format.JSONL):
             raise
         return _load_suspicious(path, fmt, options)
-    is_cut = fmt is Format.CSV and files.ends_cut(path)
-    if is_cut or frame.select(plan.bad(lost=LOST in frame.columns).any()).item() or _mixes_units(frame):
+    is_odd = fmt is Format.CSV and (files.ends_cut(path) or files.find_long_rows(path) is not None)
+    if is_odd or frame.select(plan.bad(lost=LOST in frame.columns).any()).item() or _mixes_units(frame):
         return _load_suspicious(path, fmt, options)
     _refuse_cut_times(frame, schema.names(), path, options)
     frame = _plain_addresses(frame.drop(LOST, strict=False), path)
@@ -229,20 +231,23 @@ def _load_suspicious(
     stray = addresses.filter(pl.Series([not is_address(a) for a in addresses], dtype=pl.Boolean))
     strange = pl.col("src").is_in(stray.implode()) | pl.col("dst").is_in(stray.implode())
     wrong_unit = (pl.col("start_ns") < _EPOCH_NS) if _mixes_units(made) else pl.lit(False)
-    bad = plan.bad(lost=LOST in made.columns) | strange.fill_null(False) | wrong_unit.fill_null(False)
-    marked = made.with_columns(bad.alias("_bad"))
+    too_long = pl.col(_EXTRA).is_not_null()
+    bad = plan.bad(lost=LOST in made.columns) | strange.fill_null(False) | wrong_unit.fill_null(False) | too_long
+    marked = made.with_columns(raw[_EXTRA]).with_columns(bad.alias("_bad"))
     for row in marked.filter("_bad").iter_rows(named=True):
         reason = _reason(plan, row, raw.row(row[_ROW], named=True), stray)
         if not options.skip_bad_rows:
             place = f"{files.first_row(path, fmt)[0]} {row[_PLACE]}"
             raise BadRowError(f"{path} {place}: {reason}; fix the row or pass --skip-bad-rows")
-        reasons[_without_value(reason)] += 1
+        reasons[MORE_VALUES if row[_EXTRA] is not None else _without_value(reason)] += 1
     good = marked.filter(~pl.col("_bad")).select([*plan.expressions, *plan.extra])
     notes = (*plan.notes, *check_units(good, plan.named_units, str(path)))
     return good.cast({c: FLOWS.columns[c] for c in plan.expressions}), reasons, notes
 
 
 def _reason(plan: FlowPlan, row: dict[str, object], raw: dict[str, object], stray: pl.Series) -> str:
+    if row[_EXTRA] is not None:
+        return describe_extra(str(row[_EXTRA]))
     for name in ("src", "dst"):
         if row[name] in stray:
             return f"'{plan.sources[name][0]}' is \"{row[name]}\", expected an address"
@@ -313,8 +318,11 @@ def _read_raw(path: Path, fmt: Format, options: FlowOptions) -> tuple[pl.DataFra
             line, problem = read.bad_lines[0]
             raise BadFileError(f"{path} line {line}: {problem}; fix the line or pass --skip-bad-rows")
         raw = pl.DataFrame({_PLACE: read.lines}, schema={_PLACE: pl.Int64}).hstack(read.frame.get_columns())
+        raw = raw.with_columns(pl.lit(None, pl.String).alias(_EXTRA))
         return raw, Counter({"not a JSON object": len(read.bad_lines)} if read.bad_lines else {})
     raw = files.collect(files.scan(path, fmt), path).with_row_index(_PLACE, offset=files.first_row(path, fmt)[1])
+    extra = files.find_long_rows(path) if fmt is Format.CSV else None
+    raw = raw.with_columns((pl.lit(None, pl.String) if extra is None else extra).alias(_EXTRA))
     return _clip_text(raw, path, options) if fmt is Format.CSV else (raw, Counter())
 
 

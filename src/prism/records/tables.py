@@ -20,7 +20,7 @@ def read_table(path: str | Path, shape: Shape) -> pl.DataFrame:
     missing = [c for c in shape.required if c not in columns and c not in shape.nullable]
     if missing:
         raise BadRowError(f"{path}: no column '{missing[0]}'; {shape.name.upper()} needs {', '.join(shape.required)}")
-    raw = files.collect(files.scan(path, fmt), path)
+    raw = files.read_whole(path)
     word, first = files.first_row(path, fmt)
     table = shape.conform(raw, str(path), row_word=word, first_row=first)
     # Flows have their addresses in the same notation, whatever the files say.

@@ -32,6 +32,10 @@ class TextTable:
     first_line: int = 2  # where the first row stands
     quote: str | None = '"'
 
+    def count_columns(self, head: str) -> int:
+        """How many columns the table has, given the first lines of its file."""
+        return len(self.columns) if self.columns else self.count_values(head.lstrip("\r\n").partition("\n")[0])
+
     def count_values(self, line: str) -> int:
         """How many values a line holds."""
         if self.quote is None:
@@ -46,7 +50,9 @@ def find_text_table(head: str, path: str) -> TextTable:
     if first.startswith(("#separator", "#fields")):
         return _zeek_table(lines, path)
     if vpc := _VPC_ROW.match(first):
-        columns = ("logged", *_VPC_COLUMNS) if vpc[1] else _VPC_COLUMNS
+        columns: tuple[str, ...] = ("logged", *_VPC_COLUMNS) if vpc[1] else _VPC_COLUMNS
+        # A custom format may go on with further fields.
+        columns += tuple(f"field-{k + 1}" for k in range(len(columns), first.count(" ") + 1))
         return TextTable(separator=" ", columns=columns, absent=("-",), first_line=1, quote=None)
     words = first.split(" ")
     if {"srcaddr", "dstaddr"} <= set(words):
