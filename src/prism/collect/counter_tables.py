@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import polars as pl
-from pydantic_core import from_json
 
 from prism.errors import BadFileError
 from prism.records import files
@@ -98,9 +98,9 @@ def _find(columns: list[str], names: tuple[str, ...]) -> str | None:
 def _read_answer(path: Path) -> pl.DataFrame:
     """What /api/v1/query_range answers: a series for each counter of each port, put side by side by time."""
     try:
-        document = from_json(files.read_content(path))
+        document = json.loads(files.read_content(path))
         rows = list(_list_values(document["data"]["result"]))
-    except (ValueError, KeyError, TypeError, AttributeError, IndexError) as error:
+    except (ValueError, KeyError, TypeError, AttributeError, IndexError, RecursionError) as error:
         raise BadFileError(f"{path}: not an answer of Prometheus' query_range ({error!r}); ask it again") from None
     if not rows:
         raise BadFileError(f"{path}: an answer of Prometheus without a counter of a port; ask for more")
