@@ -52,6 +52,11 @@ def verdict_of(text):
             "NodeFailure",
             "restart",
         ),
+        (
+            "n1:12:34 [0] bootstrap.cc:45 NCCL WARN Bootstrap : no socket interface found\nLast error:\nBootstrap : no socket interface found\n",
+            "NetworkError",
+            "restart",
+        ),
         ("srun: error: gpu-17: task 3: lost contact with the step daemon\n", "NodeFailure", "restart"),
     ],
 )
@@ -127,6 +132,10 @@ def test_a_rank_that_crashed_by_itself_is_no_lost_node(code, signal, reason):
         ("Lmod has detected the following error: The following module(s) are unknown: \"cuda/12.9\"\n", "FileNotFoundError", "stop"),
         ("ERROR: Unable to locate a modulefile for 'cuda/12.9'\n", "FileNotFoundError", "stop"),
         ("[22342.964952] [drm:mes_submit_pkt [amdgpu]] *ERROR* MES failed to response msg=3\n", "CUDAError", "isolate_and_restart"),
+        ("[rank60]: FileNotFoundError: [Errno 2] No such file or directory: '/tmp/torchinductor_u/triton/4/5e/k.cubin.tmp.pid_9_1'\n", "FileNotFoundError", "restart"),
+        ("[rank3]: OSError: [Errno 16] Device or resource busy: '/home/u/.triton/cache/ab/utils.so' -> '/home/u/.triton/cache/ab/utils.so.tmp'\n", "OSError", "restart"),
+        ("RuntimeError: Unexpected error from cudaGetDeviceCount(). Error 804: forward compatibility was attempted on non supported HW\n", "CUDAError", "stop"),
+        ("srun: fatal: SLURM_MEM_PER_CPU, SLURM_MEM_PER_GPU, and SLURM_MEM_PER_NODE are mutually exclusive.\n", "ArgumentError", "stop"),
         ("E1224 22:35:53.165575   26868 program.cc:1331] TC0: *** Halt is unexpected, all pending programs will fail.\n", "CUDAError", "restart"),
     ],
 )  # fmt: skip
