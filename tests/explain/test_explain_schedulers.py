@@ -135,6 +135,10 @@ def test_a_rank_that_crashed_by_itself_is_no_lost_node(code, signal, reason):
         ("[rank60]: FileNotFoundError: [Errno 2] No such file or directory: '/tmp/torchinductor_u/triton/4/5e/k.cubin.tmp.pid_9_1'\n", "FileNotFoundError", "restart"),
         ("[rank3]: OSError: [Errno 16] Device or resource busy: '/home/u/.triton/cache/ab/utils.so' -> '/home/u/.triton/cache/ab/utils.so.tmp'\n", "OSError", "restart"),
         ("RuntimeError: Unexpected error from cudaGetDeviceCount(). Error 804: forward compatibility was attempted on non supported HW\n", "CUDAError", "stop"),
+        ('srun: error: "--mpi=pmix" -- long invalid MPI type, --mpi=list for acceptable types.\n', "ArgumentError", "stop"),
+        ("10.0.0.33 [3]   (1) Resource exhausted: Attempting to allocate 180.59M. That was not possible. There are 142.58M free.\n", "OutOfMemoryError", "stop"),
+        ("[2025-07-04T00:54:23.932] update_node: node gpu-8 reason set to: Scheduler health check failed\n", "NodeFailure", "isolate_and_restart"),
+        ("slurmstepd: error: execve(): /var/spool/slurmd/job00012/slurm_script: Permission denied\n", "PermissionError", "stop"),
         ("srun: fatal: SLURM_MEM_PER_CPU, SLURM_MEM_PER_GPU, and SLURM_MEM_PER_NODE are mutually exclusive.\n", "ArgumentError", "stop"),
         ("E1224 22:35:53.165575   26868 program.cc:1331] TC0: *** Halt is unexpected, all pending programs will fail.\n", "CUDAError", "restart"),
     ],
@@ -160,11 +164,58 @@ def test_a_line_that_only_reports_an_end_names_no_cause(text):
 
 
 @pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        (
+            "n1:79:79 [0] NCCL INFO NCCL_SOCKET_IFNAME set by environment to eth0\n"
+            "n1:79:79 [0] ofi_domain_get_ep:969 NCCL WARN NET/OFI Creating new endpoint for domain 0x7f failed: Invalid argument\n"
+            "torch.distributed.DistBackendError: NCCL error in: ProcessGroupNCCL.cpp:3356, unhandled system error\n",
+            "NetworkError",
+        ),
+        (
+            "RuntimeError: Socket Timeout\n"
+            "gpu-8:796:796 [1] NCCL INFO Bootstrap : Using enp67s0:10.0.0.8<0>\n"
+            "gpu-8:796:796 [1] NCCL INFO NET/IB : No device found.\n"
+            "gpu-8:795:822 [0] include/socket.h:409 NCCL WARN Net : Connect to 10.0.0.9<54263> failed : No route to host\n",
+            "NetworkError",
+        ),
+        ("[1668693503.473099] [n1:1188443:0] ib_log.c:246  UCX  ERROR mlx5_0: ibv_create_cq() failed: Cannot allocate memory\n", "NetworkError"),
+    ],
+)  # fmt: skip
+def test_a_call_that_the_network_refused_accuses_no_host(text, reason):
+    verdict = verdict_of(text)
+    assert (verdict.reason, verdict.action, verdict.hosts) == (reason, "restart", ())
+
+
+def test_a_completion_error_still_blames_the_peer():
+    broken = "n4:98:13 [4] ib_plugin.c:1615 NCCL WARN NET/IB : Got completion from peer 10.0.0.9<44206> with status={} opcode=1 len=1 vendor err 129\n"
+    verdict = verdict_of(broken.format(12) + broken.format(5).replace("opcode", "(flushed) opcode"))
+    assert (verdict.reason, verdict.action, verdict.hosts) == ("NetworkError", "isolate_and_restart", ("10.0.0.9",))
+
+
+def test_a_servers_access_log_is_no_evidence():
+    served = 'INFO:     10.0.0.7:4711 - "POST /v1/completions HTTP/1.1" {}\n'
+    dead = "vllm.engine.async_llm_engine.AsyncEngineDeadError: Task finished unexpectedly.\n"
+    assert verdict_of(dead + served.format("500 Internal Server Error")).reason == "Unknown"
+    assert verdict_of(served.format("404 Not Found") + served.format("200 OK")).reason in ("Unknown", "none")
+
+
+def test_a_gpu_that_the_kernel_misses_is_named_also_where_its_message_has_several_lines():
+    text = (
+        "[ 1843.308145] NVRM: The NVIDIA GPU 0000:b3:00.0\n               NVRM: (PCI ID: 10de:26b5) installed in this system has\n"
+        "               NVRM: fallen off the bus and is not responding to commands.\n"
+        "[ 1843.439662] NVRM: The NVIDIA probe routine failed for 1 device(s).\n"
+    )
+    assert (verdict_of(text).reason, verdict_of(text).action) == ("CUDAError", "isolate_and_restart")
+
+
+@pytest.mark.parametrize(
     ("text", "reason", "words"),
     [
         ("slurmstepd: error: execve(): /var/spool/slurmd/job00012/slurm_script: No such file or directory\n", "FileNotFoundError", "spool folder"),
         ("srun: error: Unable to create step for job 12: Requested node configuration is not available\n", "ArgumentError", "allocation"),
         ("Bus error (core dumped)\n", "DataloaderKilled", "/dev/shm"),
+        ("Illegal instruction (core dumped)\n", "RuntimeError", "processor"),
     ],
 )  # fmt: skip
 def test_the_advice_fits_what_a_scheduler_or_a_signal_says(text, reason, words):
