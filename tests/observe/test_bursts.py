@@ -70,3 +70,12 @@ def test_connections_of_a_job_that_is_started_again_continue_those_before() -> N
     bursts = join_rows(rows)
     assert bursts is not None and bursts.steps.height == 24
     assert bursts.messages.group_by("pair").agg(pl.col("stream").n_unique())["stream"].to_list() == [1, 1]
+
+
+def test_connections_that_only_show_two_steps_together_do_not_join_the_steps_of_the_others() -> None:
+    rows = [
+        {"stream": pair, "pair": pair, "start_ns": at, "end_ns": at + MS, "bytes": BURST + (pair == 0) * (step % 2) * MS}
+        for pair in range(6) for step, at in enumerate((np.arange(24) * 300 * MS).tolist())
+    ]  # fmt: skip
+    bursts = join_rows(rows)
+    assert bursts is not None and bursts.steps.height == 24

@@ -55,6 +55,14 @@ def test_a_job_whose_rank_is_killed_has_stopped_and_nobody_is_accused() -> None:
     assert not say_nothing_found(found).clean
 
 
+def test_a_rank_that_is_killed_while_all_compute_is_one_of_two_that_began_no_further_step() -> None:
+    found = diagnose(pl.read_parquet(DATA / "killed_while_computing.parquet"))
+    (job,) = (job for job in found.jobs if "10.204.54.3" in job.endpoints)
+    assert (len(job.hosts), job.steps.height, job.life.state) == (4, 17, "stopped")
+    named = [(f.kind, f.culprit.type, f.culprit.id) for f in found.findings if f.culprit.type != "job"]
+    assert named == [("hang", "group", "10.204.54.3,10.204.54.4")]
+
+
 def test_hosts_steps_and_end_of_a_job_whose_records_are_cut_at_random() -> None:
     found = study("ended_ddp")
     jobs = {job.hosts[0]: (len(job.hosts), job.steps.height, job.life.state) for job in found.jobs}

@@ -23,6 +23,7 @@ from prism.observe.parallelism.rank_counts import count_own_nics, count_unseen_r
 from prism.observe.parallelism.stages import NO_STAGES, find_stages
 from prism.observe.parallelism.volumes import lay_out_volumes
 from prism.observe.phases import join_phases
+from prism.observe.steps.beginnings import find_beginning
 from prism.observe.steps.cutting import STEPS, cut_steps
 from prism.observe.steps.life import Life, LifeConfig, Watched, judge_life, make_template
 from prism.observe.steps.visibility import judge_visibility
@@ -84,7 +85,13 @@ def _tell_life(traffic: Traffic, job: JobDiagnosis, since_ns: int, until_ns: int
     own = job.messages_in(traffic).select("stream", "start_ns", "end_ns", "pair", "bytes")
     saved = find_last_save(list_saves(traffic, job.observed), job.observed, until_ns)
     watched = Watched(begin_ns=since_ns, until_ns=until_ns, saved_ns=saved, bursts=job.bursts is not None)
-    return replace(job, life=judge_life(own, job.streams, job.steps, watched))
+    life = judge_life(own, job.streams, job.steps, watched)
+    if job.bursts is not None and life.state == "ended":
+        single = traffic.messages[traffic.rows_of(job.observed.pairs)]
+        host = traffic.endpoints["host_id"].to_numpy().astype(np.int64)
+        beginning = find_beginning(single, traffic.pairs, host, job.steps)
+        life = life if beginning is None else replace(life, state="stopped", beginning=beginning)
+    return replace(job, life=life)
 
 
 def _agree_with(findings: Sequence[Finding], unclear: set[str], job: JobDiagnosis) -> JobDiagnosis:
@@ -110,7 +117,7 @@ def open_case(traffic: Traffic, job: JobDiagnosis, until_ns: int) -> Case:
     src, last_ns = (traffic.pairs[c].to_numpy().astype(np.int64)[job.observed.pairs] for c in ("src", "last_ns"))
     sent_until_ns = np.zeros(traffic.endpoints.height, np.int64)
     np.maximum.at(sent_until_ns, src, last_ns)
-    case = replace(case, bursts=job.bursts is not None, sent_until_ns=sent_until_ns)
+    case = replace(case, bursts=job.bursts is not None, sent_until_ns=sent_until_ns, beginning=job.life.beginning)
     return replace(case, saves=saves, waits_visible=job.visible.waits and not traffic.sample_bytes)
 
 

@@ -15,6 +15,7 @@ from prism.observe.findings.collectives import number_sizes, place_calls
 from prism.observe.jobs.grouping import ObservedJob
 from prism.observe.parallelism.message_streams import find_rows
 from prism.observe.parallelism.stages import StageMap
+from prism.observe.steps.beginnings import Beginning
 from prism.observe.steps.life import LifeConfig, StepTemplate, make_template
 from prism.observe.steps.work import find_pauses, measure_work
 from prism.observe.traffic.numbering import number_places
@@ -80,6 +81,7 @@ class Case:
     transfers_visible: bool = True  # whether single transfers can be timed
     waits_visible: bool = False  # where they cannot: whether silences between them can
     bursts: bool = False  # whether each message is all that a connection sends in a step
+    beginning: Beginning | None = None  # of a step that only some hosts began before the job stopped
     sent_until_ns: Ints | None = None  # by endpoint, when it last sent anything to others of the job
 
     @cached_property

@@ -19,6 +19,7 @@ _LIFE = LifeConfig()
 _SILENT_BETWEEN = 1.0  # the same where messages follow
 _ONE_MOMENT = levels.ONE_PER_MILLE  # of a step
 _ALIKE = levels.ONE_PER_MILLE  # by which sizes differ that buffers set
+_EITHER = levels.SHARE_LARGE  # confidence that one of two neighbours stopped
 _STALLED = 0.05  # share of the endpoints that have sent one when a job stands still
 
 
@@ -41,7 +42,30 @@ def find_hang(case: Case) -> list[Finding]:
         finding = _explain(case, silence)
         if finding is not None:
             found.append(finding)
-    return found
+    return found + _tell_unbegun(case)
+
+
+def _tell_unbegun(case: Case) -> list[Finding]:
+    """Two neighbours, one of which sent nothing when others began a step."""
+    begun = case.beginning
+    if begun is None or not begun.suspects:
+        return []
+    ends = [culprit("endpoint", ",".join(case.address(e) for e in sorted(_list_own(case, h)))) for h in begun.suspects]
+    named = " and ".join(end.id for end in ends)
+    evidence = (
+        f"{begun.began} of {begun.hosts} hosts began a step, and others wait for {named}; records do not show which of "
+        "the two stopped"
+    )
+    last = case.steps.height - 1
+    lost = max((case.observed_until_ns - begun.start_ns) / 1e9, float(np.median(case.length_s)))
+    finding = case.finding("hang", culprit("group", ",".join(end.id for end in ends)), last, last, lost_s=lost,
+                           score=_EITHER, evidence=evidence)  # fmt: skip
+    return [replace(finding, start_ns=begun.start_ns, end_ns=case.observed_until_ns)]
+
+
+def _list_own(case: Case, host: int) -> list[int]:
+    own = case.endpoints["host_id"].to_numpy()
+    return [int(e) for e in case.job.endpoints if own[e] == host]
 
 
 def _is_ever_silent(case: Case, usual: float) -> bool:

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from prism.observe import levels
 from prism.observe.parallelism.message_streams import find_rows
+from prism.observe.steps.beginnings import Beginning
 from prism.observe.steps.gradient_overlap import size_up
 
 Ints = NDArray[np.int64]
@@ -50,6 +51,7 @@ class Life:
     state: State = "running"
     started_ns: int = 0
     ended_ns: int | None = None
+    beginning: Beginning | None = None  # of a step that only some of the hosts of a job that stopped began
 
 
 @dataclass(frozen=True, kw_only=True)

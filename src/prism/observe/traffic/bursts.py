@@ -33,6 +33,7 @@ _AS_STEADY = (levels.RATIO_FAR, levels.SHARE_NEGLIGIBLE)  # times the jitter of 
 _MOST = 0.7  # quantile of the differences between steps: evaluations and checkpoints lengthen fewer of them
 _NEARLY = levels.SHARE_NEARLY_ALL  # of the bursts of the chain with most of them
 _REST = levels.ONE_PERCENT  # of what a step sends: what is left at the ends, such as a barrier, is no burst
+_MOSTLY = levels.SHARE_LARGE  # of the connections that agree on several steps agree on one
 _ALIKE = levels.SHARE_SMALL  # by which the steps of the connections of a job differ in length
 
 
@@ -187,13 +188,11 @@ def _agree(chains: Sequence[list[Chain]]) -> list[Chain | None]:
         # The time of several steps varies less, as a share of it.
         limit = _AS_STEADY[0] * min((c.jitter * c.period_ns**0.5 for c in own), default=0.0)
         steady.append([c for c in own if c.jitter <= limit / c.period_ns**0.5 + _AS_STEADY[1]])
-    # Parts of a step, such as micro-batches, are seen on some connections only.
+    # Parts of a step, such as micro-batches, are seen on some connections only; several steps on all that show one.
     shortest = sorted(min(c.period_ns for c in own) for own in steady if own)
-    like = max(
-        ([[c for c in own if abs(c.period_ns / period - 1) <= _ALIKE] for own in steady] for period in shortest),
-        key=lambda like: sum(map(bool, like)),
-        default=[],
-    )
+    similar = [[[c for c in own if abs(c.period_ns / period - 1) <= _ALIKE] for own in steady] for period in shortest]
+    most = max((sum(map(bool, like)) for like in similar), default=0)
+    like = next((like for like in similar if sum(map(bool, like)) >= _MOSTLY * most), [])
     like = [[c for c in own if len(c.last) >= _NEARLY * max(len(c.last) for c in own)] for own in like]
     fewest = min((own for own in like if own), key=len, default=[])
     if not fewest:
