@@ -57,6 +57,16 @@ def test_every_collective_leaves_what_gloo_leaves_when_ranks_are_equal(
     assert emulated == real
 
 
+def test_small_values_that_differ_between_ranks_are_combined_as_gloo_combines_them(tmp_path: Path) -> None:
+    run_real(SCRIPTS / "unlike.py", 3, str(tmp_path / "real"))
+    config = LaunchConfig(script=(str(SCRIPTS / "unlike.py"), str(tmp_path / "emulated")), world_size=3)
+    plan = RunPlan(rank=0, world_size=3, gpus_per_node=8, output="", live_ranks=(0, 1, 2), track_memory=False)
+    run_ranks(config, plan, [0, 1, 2])
+    for rank in range(3):
+        real, emulated = (json.loads((tmp_path / f"{n}-{rank}.json").read_text()) for n in ("real", "emulated"))
+        assert emulated == real
+
+
 @pytest.mark.slow
 def test_losses_under_ddp_are_those_of_a_real_run(tmp_path: Path) -> None:
     run_real(SCRIPTS / "ddp.py", 2, str(tmp_path / "real.json"))

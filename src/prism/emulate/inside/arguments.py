@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
+import torch.distributed as dist
 from torch import Tensor
 
 from prism.emulate.inside.recorder import find_source
@@ -16,6 +18,18 @@ def check_list(kind: str, tensors: Sequence[object], size: int) -> None:
             f"{kind}: incorrect list size {len(tensors)}, should be {size}, the size of the process group "
             f"({find_source()})"
         )
+
+
+def check_operator(tensors: Sequence[Tensor], op: Any, backend: str) -> None:
+    """NCCL combines no bits; gloo those of whole numbers only, and it gives no average of them."""
+    bitwise = op == dist.ReduceOp.BAND or op == dist.ReduceOp.BOR or op == dist.ReduceOp.BXOR
+    real = any(tensor.is_floating_point() or tensor.is_complex() for tensor in tensors)
+    if bitwise and backend == "nccl":
+        raise ValueError(f"Cannot use ReduceOp.{op.op.name} with NCCL ({find_source()})")
+    if bitwise and real:
+        raise RuntimeError(f"Cannot use ReduceOp.{op.op.name} with non-integral dtype ({find_source()})")
+    if op == dist.ReduceOp.AVG and backend == "gloo" and not real and tensors:
+        raise RuntimeError(f"result type Float can't be cast to the desired output type of an average ({find_source()})")
 
 
 def check_splits(tensor: Tensor, splits: Sequence[int], size: int) -> None:

@@ -8,6 +8,7 @@ device memory or draws random numbers, because both would change what the progra
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import reduce
 from itertools import accumulate, pairwise
 from typing import Any
 
@@ -63,6 +64,29 @@ def scale(tensor: Tensor, factor: float) -> None:
     if factor == 1.0 or tensor.dtype == torch.bool:
         return
     tensor.mul_(int(factor) if not (tensor.is_floating_point() or tensor.is_complex()) else factor)
+
+
+def combine_into(target: Tensor, rows: Tensor, times: Sequence[int], op: Any) -> None:
+    """Reduce distinct values, each of which so many members hold, as gloo reduces those of all members."""
+    is_real = rows.is_floating_point() or rows.is_complex()
+    wide = (torch.complex128 if rows.is_complex() else torch.float64) if is_real else torch.int64
+    rows, counts = rows.to(wide), torch.tensor(times).view(-1, *[1] * target.dim())
+    if op == dist.ReduceOp.SUM:
+        target.copy_((rows * counts).sum(0))
+    elif op == dist.ReduceOp.AVG:
+        target.copy_((rows * counts).sum(0) / sum(times))
+    elif op == dist.ReduceOp.PRODUCT:
+        target.copy_(rows.pow(counts).prod(0))
+    elif op == dist.ReduceOp.MAX:
+        target.copy_(rows.amax(0))
+    elif op == dist.ReduceOp.MIN:
+        target.copy_(rows.amin(0))
+    elif op == dist.ReduceOp.BAND:
+        target.copy_(reduce(torch.bitwise_and, rows))
+    elif op == dist.ReduceOp.BOR:
+        target.copy_(reduce(torch.bitwise_or, rows))
+    elif op == dist.ReduceOp.BXOR:
+        target.copy_(reduce(torch.bitwise_xor, rows * (counts % 2)))
 
 
 def gather_into(output: Tensor, own: Tensor, position: int) -> None:

@@ -18,13 +18,6 @@ from prism.emulate.inside.shares import join_shares
 
 Settle = Callable[[], object]
 
-# Pairs, not a dict: c10d's ReduceOp equals its members but does not hash like them.
-_REDUCERS: tuple[tuple[Any, Callable[..., Tensor]], ...] = (
-    (dist.ReduceOp.MAX, torch.amax),
-    (dist.ReduceOp.MIN, torch.amin),
-    (dist.ReduceOp.PRODUCT, torch.prod),
-)
-
 
 # A member of a small group may be started only later, because another rank needs it.
 _SMALL_GROUP = 64
@@ -95,6 +88,17 @@ class Peers:
         """Give the own value now; reduce all members' values when the program looks."""
         return partial(self._reduce, self._give("reduce", own), find_source(), own, op)
 
+    def reduce_part(self, output: Tensor, parts: Sequence[Tensor], op: Any) -> Settle:
+        """Give the parts for all members now; reduce the own one when the program looks."""
+        whole = torch.cat([part.detach().reshape(-1) for part in parts])
+        settle = self.reduce(whole, op)
+
+        def take() -> None:
+            settle()
+            output.copy_(whole.split([part.numel() for part in parts])[self._position].view(output.shape))
+
+        return take
+
     def give_to_root(self, own: Tensor) -> None:
         """The own value of a reduction that another member receives."""
         self._give("reduce", own)
@@ -116,14 +120,7 @@ class Peers:
         parts = Counter(
             raw if raw is not None and len(raw) == size else mine for raw in self._collect("reduce", number, where)
         )
-        rows = torch.stack([_as_tensor(raw, own) for raw in parts])
-        if op == dist.ReduceOp.SUM or op == dist.ReduceOp.AVG:
-            counts = torch.tensor(list(parts.values()), dtype=torch.float64).view(-1, *[1] * own.dim())
-            total = (rows.to(torch.float64) * counts).sum(0)
-            own.copy_(total / len(self._ranks) if op == dist.ReduceOp.AVG else total)
-        for known, reduce in _REDUCERS:
-            if op == known:
-                own.copy_(reduce(rows, dim=0))
+        contents.combine_into(own, torch.stack([_as_tensor(raw, own) for raw in parts]), list(parts.values()), op)
 
     def _collect(self, what: str, number: int, where: str) -> list[bytes | None]:
         """Each member's part: its own where it is live or recorded, else that of the rank that stands for it."""

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from prism.emulate.inside import contents
-from prism.emulate.inside.arguments import check_list, check_splits, check_whole
+from prism.emulate.inside.arguments import check_list, check_operator, check_splits, check_whole
 from prism.emulate.inside.calling_group import CallingGroup, find_operator
 from prism.emulate.inside.contents import is_control, size_of
 from prism.emulate.inside.recorder import find_source
@@ -32,9 +32,9 @@ class VirtualGroup(CallingGroup):
         """The own value as if every member held it; small tensors take the live members' real values."""
         reduce_op = find_operator(opts)
         factor = contents.reduce_factor(reduce_op, self.size())
-        own = tensors[0]
-        meets = len(tensors) == 1 and is_control(own) and self._peers.are_several
-        meet = (lambda: self._peers.reduce(own, reduce_op)) if meets else None
+        check_operator(tensors, reduce_op, self._backend_name)
+        meets = self._are_read(tensors)
+        meet = (lambda: _settle_all([self._peers.reduce(own, reduce_op) for own in tensors])) if meets else None
         apply = None if meets else lambda: [contents.scale(t, factor) for t in tensors]
         return self._run("all_reduce", tensors, sum(map(size_of, tensors)), opts, apply=apply, meet=meet)
 
@@ -49,6 +49,7 @@ class VirtualGroup(CallingGroup):
     def reduce(self, tensors: list[Tensor], opts: Any) -> VirtualWork:
         """The root gets what an all-reduce would give it."""
         own, reduce_op, is_root = tensors[0], opts.reduceOp, opts.rootRank == self._position
+        check_operator(tensors, reduce_op, self._backend_name)
         factor = contents.reduce_factor(reduce_op, self.size()) if is_root else 1.0
         meets = is_control(own) and self._peers.are_several
 
@@ -101,14 +102,19 @@ class VirtualGroup(CallingGroup):
     def reduce_scatter(self, outputs: list[Tensor], inputs: list[list[Tensor]], opts: Any = None) -> VirtualWork:
         """The own chunk as if every member held it."""
         check_list("reduce_scatter", inputs[0], self.size())
-        factor = contents.reduce_factor(find_operator(opts), self.size())
+        reduce_op, parts = find_operator(opts), inputs[0]
+        check_operator(parts, reduce_op, self._backend_name)
 
         def apply() -> None:
-            outputs[0].copy_(inputs[0][self._position])
-            contents.scale(outputs[0], factor)
+            outputs[0].copy_(parts[self._position])
+            contents.scale(outputs[0], contents.reduce_factor(reduce_op, self.size()))
 
-        total = sum(map(size_of, inputs[0]))
-        return self._run("reduce_scatter", [*outputs, *inputs[0]], total, opts, apply=apply, outputs=outputs)
+        meets = self._are_read(parts) and not outputs[0].is_cuda
+        meet = (lambda: self._peers.reduce_part(outputs[0], parts, reduce_op)) if meets else None
+        return self._run(
+            "reduce_scatter", [*outputs, *parts], sum(map(size_of, parts)), opts, apply=None if meets else apply,
+            meet=meet, outputs=outputs,
+        )  # fmt: skip
 
     def reduce_scatter_single(self, output: Tensor, full: Tensor, opts: Any = None) -> VirtualWork:
         """The own chunk as if every member held it."""
@@ -122,15 +128,23 @@ class VirtualGroup(CallingGroup):
         """Several reduce-scatters in one call."""
         for output, full in zip(outputs, inputs, strict=True):
             check_whole("reduce_scatter", full, output, self.size())
-        factor = contents.reduce_factor(find_operator(opts), self.size())
+        reduce_op = find_operator(opts)
+        check_operator(inputs, reduce_op, self._backend_name)
 
         def apply() -> None:
             for output, full in zip(outputs, inputs, strict=True):
                 contents.scatter_from(output, full, self._position)
-                contents.scale(output, factor)
+                contents.scale(output, contents.reduce_factor(reduce_op, self.size()))
 
-        total = sum(map(size_of, inputs))
-        return self._run("reduce_scatter", [*outputs, *inputs], total, opts, apply=apply, outputs=outputs)
+        def meet() -> Callable[[], object]:
+            pairs = zip(outputs, inputs, strict=True)
+            return _settle_all([self._peers.reduce_part(o, i.reshape(self.size(), -1), reduce_op) for o, i in pairs])
+
+        meets = self._are_read(inputs) and not outputs[0].is_cuda
+        return self._run(
+            "reduce_scatter", [*outputs, *inputs], sum(map(size_of, inputs)), opts, apply=None if meets else apply,
+            meet=meet if meets else None, outputs=outputs,
+        )  # fmt: skip
 
     reduce_scatter_tensor_coalesced = reduce_scatter_single_coalesced
 
@@ -158,7 +172,9 @@ class VirtualGroup(CallingGroup):
             outputs, parts = _split(output, output_splits, self.size()), _split(own, input_splits, self.size())
             return self._peers.exchange(outputs, parts, apply)
 
-        meets = self._are_exchanged(own) and (self._session.plan.routing == "balanced" or not are_counts)
+        are_even = not input_splits and not output_splits  # in every member, so that all decide alike
+        meets = self._are_exchanged(own) or (are_even and self._are_read([own]) and not own.is_cuda)
+        meets = meets and (self._session.plan.routing == "balanced" or not are_counts)
         uneven = sizes if input_splits and len(set(sizes)) > 1 else ()
         return self._run(
             "all_to_all", [output, own], sum(sizes), opts, apply=None if meets else apply, meet=meet if meets else None,
@@ -171,6 +187,11 @@ class VirtualGroup(CallingGroup):
         Members send tensors of different sizes, so the size must not decide. On a GPU the host must not wait.
         """
         return not (own.is_floating_point() or own.is_complex() or own.is_cuda) and self._peers.are_several
+
+    def _are_read(self, tensors: Sequence[Tensor]) -> bool:
+        """Whether a program may read what these give, so that members' real values are needed; all decide alike."""
+        small = is_control(tensors[0]) if len(tensors) == 1 else sum(map(size_of, tensors)) <= contents.CONTROL_BYTES
+        return small and self._peers.are_several
 
     alltoall_base = all_to_all_single
 
@@ -272,6 +293,10 @@ class VirtualGroup(CallingGroup):
     def recv_anysource(self, tensors: list[Tensor], tag: int = 0) -> VirtualWork:
         """Nobody can say which virtual rank would have been first."""
         raise UnsupportedError(f"recv without a source cannot be emulated ({find_source()}); name the source rank")
+
+
+def _settle_all(settles: Sequence[Callable[[], object]]) -> Callable[[], object]:
+    return lambda: [settle() for settle in settles]
 
 
 def _split(tensor: Tensor, splits: Sequence[int], size: int) -> list[Tensor]:
