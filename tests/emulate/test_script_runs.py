@@ -262,11 +262,15 @@ def test_files_of_the_user_are_as_before_and_new_ones_are_set_aside(
         "opt = torch.optim.SGD([weight])\n"
         "if not os.path.exists('new.pt'):\n"  # else there is nothing left to do
         "    os.makedirs('cache', exist_ok=True)\n"
+        "    if dist.get_rank() == 0 and not os.path.exists('cache/data'):\n"
+        "        open('cache/draft', 'w').close(); os.replace('cache/draft', 'cache/data')\n"
         "    log = open('log.txt', 'w')\n"
+        "    losses = open(f'losses-{dist.get_rank()}.txt', 'a')\n"
         "    for step in range(12):\n"
         "        weight.sum().backward()\n"
         "        dist.all_reduce(weight.grad)\n"
         "        opt.step()\n"
+        "        print(weight.sum(), file=losses, flush=True)\n"
         "        if dist.get_rank() == 0 and step == 2:\n"
         "            torch.save(weight, 'best.pt')\n"
         "            torch.save(weight, 'new.tmp'); os.replace('new.tmp', 'new.pt')\n"
@@ -284,10 +288,27 @@ def test_files_of_the_user_are_as_before_and_new_ones_are_set_aside(
     assert emulation.prediction.headline_ms > 0
     assert not any("found its own checkpoint" in note for note in notes)
     kept = {str(path.relative_to(tmp_path)): path for path in tmp_path.rglob("*") if path.is_file()}
-    new = {f"emulated-files/{name}" for name in ("best.pt", "log.txt", "new.pt", "run/step")}
-    assert set(kept) == {"train.py", "best.pt", "log.txt", "old/step/weights", "run/first", *new}
-    assert all(kept[name].read_text() == f"the user's {name}" for name in kept.keys() - new - {"train.py"})
-    assert (tmp_path / "cache").is_dir()  # what a script prepares before its first step may be data
+    new = {"best.pt", "log.txt", "losses-0.txt", "losses-1.txt", "new.pt", "run/step"}
+    new = {f"emulated-files/{name}" for name in new}
+    made = {"train.py", "cache/data"}  # what a script prepares before its first step may be data
+    assert set(kept) == {"best.pt", "log.txt", "old/step/weights", "run/first", *new, *made}
+    assert all(kept[name].read_text() == f"the user's {name}" for name in kept.keys() - new - made)
+
+
+def test_what_a_program_without_steps_found_out_is_set_aside(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("evaluate.py").write_text(
+        "import os, torch, torch.distributed as dist\n"
+        "dist.init_process_group('gloo')\n"
+        "os.path.exists('cache') or open('cache', 'w').close()\n"
+        "total = torch.ones(1)\n"
+        "dist.all_reduce(total)\n"
+        "open('results.json', 'w').close()\n"
+    )
+    with pytest.raises(PrismError, match="cannot tell its iterations apart"):
+        _emulate("evaluate.py", world=2)
+    files = {str(path.relative_to(tmp_path)) for path in tmp_path.rglob("*") if path.is_file()}
+    assert files == {"evaluate.py", "cache", "emulated-files/results.json"}
 
 
 def test_iterations_that_take_turns_are_a_unit_of_two() -> None:

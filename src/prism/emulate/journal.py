@@ -11,6 +11,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from prism.emulate.inside.plan import STEPPED
+
 ASIDE = "emulated-files"
 _STORE = ".prism-emulate"  # in the working folder, so that keeping a file is a link
 
@@ -54,10 +56,14 @@ class Journals:
 
     def _undo(self, run: Path) -> None:
         notes = [(json.loads(path.read_text()), path.parent) for path in run.glob("**/note.json")]
+        stepped = run / STEPPED
+        stepped_ns = stepped.stat().st_mtime_ns if stepped.exists() else 0
         for note, entry in sorted(notes, key=lambda pair: -pair[0]["at"]):
             path, kept = Path(note["path"]), Path(note["moved"] or entry / "kept")
             if note["moved"] and _inode(kept) != note["inode"]:
                 continue  # the script failed to move it
+            if note["early"] and _inode(path) and _is_prepared(path, stepped_ns, note["calls"]):
+                continue
             if _inode(path) not in (0, note["inode"]):
                 self._set_aside(path)
             if _inode(kept):
@@ -74,6 +80,14 @@ class Journals:
             shutil.rmtree(target)
         shutil.move(path, target)
         self.set_aside.add(name)
+
+
+def _is_prepared(path: Path, stepped_ns: int, num_calls: int) -> bool:
+    """Whether a file that was made before the first step was complete then, such as a cache of data.
+
+    A log that is opened then is not, nor what a program without steps writes after its ranks have communicated.
+    """
+    return path.lstat().st_mtime_ns <= stepped_ns if stepped_ns else num_calls == 0
 
 
 def _inode(path: Path) -> int:

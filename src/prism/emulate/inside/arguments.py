@@ -29,7 +29,9 @@ def check_operator(tensors: Sequence[Tensor], op: Any, backend: str) -> None:
     if bitwise and real:
         raise RuntimeError(f"Cannot use ReduceOp.{op.op.name} with non-integral dtype ({find_source()})")
     if op == dist.ReduceOp.AVG and backend == "gloo" and not real and tensors:
-        raise RuntimeError(f"result type Float can't be cast to the desired output type of an average ({find_source()})")
+        raise RuntimeError(
+            f"result type Float can't be cast to the desired output type of an average ({find_source()})"
+        )
 
 
 def check_splits(tensor: Tensor, splits: Sequence[int], size: int) -> None:

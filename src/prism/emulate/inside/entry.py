@@ -19,7 +19,7 @@ from prism.emulate.inside import forking
 from prism.emulate.inside.event_log import log_events
 from prism.emulate.inside.exchange import CaptureDone, ExchangeError, NeedsOthersError
 from prism.emulate.inside.interception import intercept
-from prism.emulate.inside.kept_files import FileKeeper
+from prism.emulate.inside.kept_files import FileKeeper, note_first_step
 from prism.emulate.inside.memory import MemoryMeter, write_snapshot
 from prism.emulate.inside.plan import RunPlan, load_plan
 from prism.emulate.inside.recorder import write_log
@@ -49,6 +49,8 @@ class StepCounter:
         session, plan = self._session, self._session.plan
         session.step += 1
         entry = session.recorder.step()
+        if session.step == 1 and plan.journal:
+            note_first_step(session)
         if session.step == _COUNTED_STEPS:
             self._meter.stop_counting()
         if session.pacer is not None:

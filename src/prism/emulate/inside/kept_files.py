@@ -20,6 +20,7 @@ from types import ModuleType
 from typing import Any
 
 from prism.emulate.inside.after_import import change_after_import
+from prism.emulate.inside.plan import STEPPED
 from prism.emulate.inside.session import Session
 
 _WAIT_S = 60.0  # for another rank that keeps a copy of a large file
@@ -65,6 +66,8 @@ class FileKeeper:
             if os.path.lexists(path) and not flags & os.O_TRUNC:
                 return  # what is appended destroys nothing
             self._keep(path, truncates=True)
+        elif event == "os.mkdir" and not self._session.step:
+            return  # folders that are prepared before the first step stay
         elif event in _CREATES:
             self._keep(_resolve(values[0 if event == "os.mkdir" else 1], values[-1]))
         elif event == "os.remove":
@@ -83,8 +86,7 @@ class FileKeeper:
             return False
         entry = _entry(journal, path)
         exists = os.path.lexists(path)
-        # What is prepared before the first step, such as a cache of data, may stay.
-        if (not exists and self._session.step == 0) or (Path(path).is_dir() and not moved):
+        if Path(path).is_dir() and not moved:
             return False
         try:
             entry.mkdir(parents=True)
@@ -98,7 +100,9 @@ class FileKeeper:
             except OSError:  # another file system
                 shutil.copy2(path, kept, follow_symlinks=False)
         inode = os.lstat(path).st_ino if exists else 0
-        note = {"path": path, "moved": moved, "inode": inode, "at": time.time_ns()}
+        early = not exists and self._session.step == 0
+        note = {"path": path, "moved": moved, "inode": inode, "at": time.time_ns(), "early": early}
+        note["calls"] = self._session.recorder.num_ops
         (entry / "draft").write_text(json.dumps(note))
         (entry / "draft").rename(entry / "note.json")
         if truncates and exists and kept.samefile(path):
@@ -114,6 +118,13 @@ class FileKeeper:
 
 
 _WATCHED = frozenset({"open", "os.remove", "os.rename", *_CREATES})
+
+
+def note_first_step(session: Session) -> None:
+    """Note when the first rank ended its first step: what is written after it depends on emulated values."""
+    with contextlib.suppress(OSError):
+        Path(session.plan.journal).mkdir(parents=True, exist_ok=True)
+        Path(session.plan.journal, STEPPED).touch(exist_ok=False)
 
 
 def _entry(journal: Path, path: str) -> Path:

@@ -9,6 +9,8 @@ from pathlib import Path
 from typing import Any, Literal
 
 PLAN_VARIABLE = "PRISM_EMULATE_PLAN"
+STEPPED = "stepped"
+"""A file in the journal of a run: when its first rank ended its first step."""
 
 Routing = Literal["balanced", "zipf", "recorded"]
 
