@@ -94,7 +94,7 @@ class Peers:
 
         def take() -> None:
             settle()
-            output.copy_(whole.split([part.numel() for part in parts])[self._position].view(output.shape))
+            output.copy_(torch.split(whole, [part.numel() for part in parts])[self._position].view(output.shape))
 
         return take
 

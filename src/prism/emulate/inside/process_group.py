@@ -138,7 +138,9 @@ class VirtualGroup(CallingGroup):
 
         def meet() -> Callable[[], object]:
             pairs = zip(outputs, inputs, strict=True)
-            return _settle_all([self._peers.reduce_part(o, i.reshape(self.size(), -1), reduce_op) for o, i in pairs])
+            return _settle_all(
+                [self._peers.reduce_part(o, _split(i.contiguous(), (), self.size()), reduce_op) for o, i in pairs]
+            )
 
         meets = self._are_read(inputs) and not outputs[0].is_cuda
         return self._run(

@@ -122,7 +122,8 @@ class VirtualWork(dist.Work):
         if settle is None:
             return
         try:
-            settle()
+            with torch.no_grad():  # real backends also write to parameters
+                settle()
         except CaptureDone:
             # The others were stopped before they reached this call, so it is in no iteration.
             self._session.recorder.drop(self._entry)
