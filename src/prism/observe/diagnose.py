@@ -117,7 +117,10 @@ def open_case(traffic: Traffic, job: JobDiagnosis, until_ns: int) -> Case:
     src, last_ns = (traffic.pairs[c].to_numpy().astype(np.int64)[job.observed.pairs] for c in ("src", "last_ns"))
     sent_until_ns = np.zeros(traffic.endpoints.height, np.int64)
     np.maximum.at(sent_until_ns, src, last_ns)
-    case = replace(case, bursts=job.bursts is not None, sent_until_ns=sent_until_ns, beginning=job.life.beginning)
+    case = replace(
+        case, bursts=job.bursts is not None, regular=job.regular, sent_until_ns=sent_until_ns,
+        beginning=job.life.beginning,
+    )  # fmt: skip
     return replace(case, saves=saves, waits_visible=job.visible.waits and not traffic.sample_bytes)
 
 
@@ -222,7 +225,7 @@ def _read_bursts(traffic: Traffic, job: JobDiagnosis) -> JobDiagnosis:
     if whole or not (job.streams["kind"] == "dp").any():
         template = make_template(own, job.streams, job.steps, LifeConfig())
         if template is not None and not template.wanders:
-            return job
+            return replace(job, regular=True)
     bursts = join_bursts(own, job.streams)
     if bursts is None or (whole and bursts.regular):
         return job  # Where records are whole and regular the steps differ.
@@ -231,7 +234,7 @@ def _read_bursts(traffic: Traffic, job: JobDiagnosis) -> JobDiagnosis:
         return job
     visible = judge_visibility(traffic, bursts.streams, bursts.steps, bursts=True)
     return replace(job, bursts=bursts.messages, streams=bursts.streams, steps=bursts.steps, clock=None, visible=visible,
-                   notes=(*visible.notes, _BURSTS))  # fmt: skip
+                   regular=True, notes=(*visible.notes, _BURSTS))  # fmt: skip
 
 
 def _find_steps(

@@ -32,6 +32,7 @@ class JobDiagnosis:
     observed: ObservedJob
     bursts: pl.DataFrame | None = None  # its messages with those of a burst as one, where only these show its steps
     clock: str | None = None  # that its steps go by
+    regular: bool = False  # whether its steps are known to send the same
     life: Life = field(default_factory=Life)
     visible: Visibility = field(default_factory=Visibility)
     notes: tuple[str, ...] = ()  # what the records cannot show of it, and why it could not be analysed

@@ -49,8 +49,8 @@ def binary_to_text(address: bytes) -> str | None:
 def unify_addresses(frame: pl.DataFrame, columns: Iterable[str]) -> pl.DataFrame:
     """IPv6 addresses in one notation (RFC 5952), without brackets; IPv4 out of IPv6-mapped ones."""
     for column in columns:
-        texts = frame[column].filter(frame[column].str.contains(":", literal=True)).unique()
-        plain = {text: _plain_ip(text) for text in texts}
+        texts = frame[column].unique()
+        plain = {text: _plain_ip(text) for text in texts.filter(texts.str.contains(":", literal=True))}
         changed = {text: ip for text, ip in plain.items() if ip != text}
         frame = frame.with_columns(pl.col(column).replace(changed)) if changed else frame
     return frame

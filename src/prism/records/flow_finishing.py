@@ -27,7 +27,7 @@ def finish_table(frame: pl.DataFrame, *, samples: bool) -> tuple[pl.DataFrame, t
         frame = frame.with_columns(sampling_rate=rate, packets=pl.when(sampled).then(rate).otherwise(pl.col("packets")))
     else:
         sampled = None
-    if frame["src"].str.contains(_WITH_PORT).any():
+    if frame["src"].unique().str.contains(_WITH_PORT).any():
         notes.append(
             "addresses with ports: each address:port counts as an endpoint of its own; if the ports are those of "
             "connections, write them in columns of their own"

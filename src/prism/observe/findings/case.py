@@ -82,6 +82,7 @@ class Case:
     waits_visible: bool = False  # where they cannot: whether silences between them can
     bursts: bool = False  # whether each message is all that a connection sends in a step
     beginning: Beginning | None = None  # of a step that only some hosts began before the job stopped
+    regular: bool = False  # whether steps are known to send the same, which else its template tells
     sent_until_ns: Ints | None = None  # by endpoint, when it last sent anything to others of the job
 
     @cached_property
@@ -138,7 +139,7 @@ class Case:
     @property
     def wanders(self) -> bool:
         """Whether step boundaries are uncertain, so that neither lateness nor step lengths are reliable."""
-        return self.template is not None and self.template.wanders
+        return not self.regular and self.template is not None and self.template.wanders
 
     @cached_property
     def calls(self) -> Calls:
