@@ -193,6 +193,19 @@ def test_a_completion_error_still_blames_the_peer():
     assert (verdict.reason, verdict.action, verdict.hosts) == ("NetworkError", "isolate_and_restart", ("10.0.0.9",))
 
 
+@pytest.mark.parametrize(
+    "claim",
+    [
+        "10.0.0.7:99:99 [3] NCCL WARN socketStartConnect: Connect to 10.0.0.7<45763> failed : No route to host\n",
+        "slurmstepd: error: *** JOB 12 ON gpu-17 CANCELLED AT 2024-03-02T11:20:01 DUE TO PREEMPTION ***\n",
+        "srun: error: Task launch for StepId=7.0 failed on node gpu-17: Job credential expired\n",
+    ],
+)
+def test_what_excuses_every_host_still_counts_least_where_a_job_can_have_printed_it(claim):
+    assert verdict_of(STEPS + claim + STEPS[:33] + "Training finished.\n").reason == "none"
+    assert verdict_of(STEPS + claim + "KeyError: 'labels'\n").reason == "KeyError"
+
+
 def test_a_servers_access_log_is_no_evidence():
     served = 'INFO:     10.0.0.7:4711 - "POST /v1/completions HTTP/1.1" {}\n'
     dead = "vllm.engine.async_llm_engine.AsyncEngineDeadError: Task finished unexpectedly.\n"

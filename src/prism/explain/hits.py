@@ -111,9 +111,9 @@ def find_hits(job: JobLog, book: RuleBook, routine: Container[str] = frozenset()
 
 
 def blames_host(hit: Hit, book: RuleBook) -> bool:
-    """Whether this hit, if true, means that a host must be isolated."""
+    """Whether this hit is a claim about a host: its rule, or its reason by default, isolates one."""
     action = hit.rule.action if hit.rule is not None else None
-    return (action or book.advice[hit.reason].action) == "isolate_and_restart"
+    return "isolate_and_restart" in (action, book.advice[hit.reason].action)
 
 
 def _weigh_writers(hits: list[Hit], book: RuleBook) -> list[Hit]:

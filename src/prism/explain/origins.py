@@ -84,8 +84,8 @@ _INLINE_RANK = re.compile(r"(?:\b[Gg]lobal[_ ])?\b[Rr]ank(?:[ =:]{1,3}|\s*:\s+)(
 # How lines of each writer begin, if no frame names the writer.
 _BEGINS: tuple[tuple[Writer, re.Pattern[str]], ...] = (
     ("kernel", re.compile(
-        r"\s{0,40}NVRM: |nvidia-nvswitch|nvswitch\d|\[Hardware Error\]|mce: |EDAC |pcieport |mlx5_core |amdgpu[ :]|\[drm"
-        r"|Out of memory: "
+        r"\s{0,40}NVRM: |nvidia-nvswitch|nvswitch\d|\[Hardware Error\]|mce: |EDAC |pcieport |mlx5_core |amdgpu[ :]"
+        r"|\[drm|Out of memory: "
         r"Kill|oom-kill:|oom_reaper: |Memory cgroup out of memory|\S+ invoked oom-killer|watchdog: BUG|Kernel "
         r"panic|reboot: "
     )),
