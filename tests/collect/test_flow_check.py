@@ -88,3 +88,29 @@ def test_a_connection_in_one_record_hides_every_step(ranks: int) -> None:
 def test_no_records_are_said_to_be_none() -> None:
     found = check_flows(FLOWS.empty())
     assert found.problems == ("there are no records",) and found.change == ()
+
+
+def interface_records(shift_s: int) -> pl.DataFrame:
+    """A cloud flow log of ten minutes: both interfaces of two connections, whose windows may begin at other times."""
+    rows = [
+        (T + (60 * k + shift_s * side) * 10**9, T + (60 * k + 59 + shift_s * side) * 10**9, src, dst, 80_000_000, by)
+        for k in range(10)
+        for src, dst in (("10.0.0.1", "10.0.0.2"), ("10.0.0.3", "10.0.0.4"))
+        for side, by in enumerate((f"eni-{src[-1]}", f"eni-{dst[-1]}"))
+    ]
+    table = pl.DataFrame(rows, schema=["start_ns", "end_ns", "src", "dst", "bytes", "exporter"], orient="row")
+    return table.with_columns(src_port=pl.lit(40_000, pl.Int32), dst_port=pl.lit(5000, pl.Int32))
+
+
+@pytest.mark.parametrize("shift_s", [0, 7])
+def test_both_interfaces_of_a_connection_in_a_cloud_are_two_exporters(shift_s: int) -> None:
+    flows = interface_records(shift_s)
+    assert check_flows(flows).double_export_pct == 100.0
+    assert check_flows(flows.filter(pl.col("exporter").is_in(["eni-1", "eni-3"]))).double_export_pct == 0.0
+
+
+def test_a_connection_that_another_interface_reports_later_is_not_exported_twice() -> None:
+    flows = interface_records(0).filter(pl.col("exporter").is_in(["eni-1", "eni-3"]))
+    moved = pl.col("start_ns") >= T + 300 * 10**9
+    flows = flows.with_columns(exporter=pl.when(moved).then(pl.lit("eni-9")).otherwise("exporter"))
+    assert check_flows(flows).double_export_pct == 0.0

@@ -51,6 +51,31 @@ def test_what_a_second_switch_sampled_of_the_same_connection_counts_once() -> No
     assert any("by a second switch" in note for note in traffic.notes)
 
 
+def test_traffic_that_moved_to_another_switch_halfway_all_counts() -> None:
+    """A leaf is restarted: its hosts, which have two, send through the other one from then on."""
+    rows = [
+        (src, dst, 7, 1_000_000 + k, 10 * k, 10 * k + 5) for k in range(20) for src, dst in (("a", "b"), ("b", "a"))
+    ]
+    flows = make_flows(rows, exporter=["leaf-1" if row[4] < 110 else "leaf-2" for row in rows])
+    assert prepare_traffic(flows).pairs["num"].to_list() == [20, 20]
+
+
+def test_connections_of_a_pair_that_carry_the_same_in_the_same_seconds_are_not_repeated() -> None:
+    """Ten connections of a flow log: sums over a minute of whole seconds, equal but for their ports."""
+    rows = [("a", "b", 40_000 + k, 80_000_000, 0, 60) for k in range(10)]
+    traffic = prepare_traffic(make_flows(rows))
+    assert traffic.pairs["bytes"].to_list() == [800_000_000]
+    assert not any("repeated" in note for note in traffic.notes)
+    assert prepare_traffic(make_flows([*rows, rows[0]])).pairs["bytes"].to_list() == [800_000_000]
+
+
+def test_without_ports_equal_sums_over_whole_seconds_count_and_are_noted() -> None:
+    flows = make_flows([("a", "b", 0, 80_000_000, 0, 60)] * 3).drop("src_port")
+    traffic = prepare_traffic(flows)
+    assert traffic.pairs["bytes"].to_list() == [240_000_000]
+    assert any("without ports" in note for note in traffic.notes)
+
+
 def test_flows_of_one_switch_each_all_count() -> None:
     flows = export_at_both_ends(1.0)
     assert prepare_traffic(flows.filter(pl.col("exporter") == "leaf-b")).pairs["num"].to_list() == [10, 10]

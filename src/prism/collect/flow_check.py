@@ -8,10 +8,10 @@ import numpy as np
 import polars as pl
 
 from prism.collect.record_lengths import find_timeout, find_usual_length
+from prism.records.second_exporters import connection_names, find_second_exporters
 
 _UNITS = ((10**9, "1 s"), (10**8, "100 ms"), (10**7, "10 ms"), (10**6, "1 ms"), (10**3, "1 us"), (1, "1 ns"))
 _FEW_SAMPLES = 10.0
-_SAME_MOMENT_NS = 50_000_000  # within which two exporters report one transfer
 _LONG_NS = 5 * 10**9  # records that span many steps, and that exporters can cut sooner
 _STEPS_NEED = 5  # resolutions or cuts that a step must span to be seen
 
@@ -91,13 +91,12 @@ def _samples_per_record(flows: pl.DataFrame, rate: int | None) -> float | None:
 
 
 def _double_share(flows: pl.DataFrame) -> float:
-    """Share of records that another exporter reports too: same ends, same bytes, same moment."""
-    if "exporter" not in flows.columns or flows["exporter"].n_unique() < 2:
+    """Share of records whose connection another exporter reports too, at the same time."""
+    again = find_second_exporters(flows)
+    if not again.height:
         return 0.0
-    keys = [c for c in ("src", "dst", "src_port", "dst_port", "qp", "bytes") if c in flows.columns]
-    moment = (pl.col("start_ns") // _SAME_MOMENT_NS).alias("_moment")
-    places = flows.with_columns(moment).select(pl.col("exporter").n_unique().over([*keys, "_moment"])).to_series()
-    return int((places > 1).sum()) / max(len(places), 1)
+    names = connection_names(flows)
+    return flows.join(again, on=names, how="semi", nulls_equal=True).height / flows.height
 
 
 def _find_problems(
@@ -122,7 +121,10 @@ def _find_problems(
         )
         change.append("more_samples")
     if double > 0.05:
-        problems.append(f"{100 * double:.0f} % of records come from two exporters: export at one side of each link")
+        problems.append(
+            f"{100 * double:.0f} % of records come from two exporters: export at one side of each link "
+            "(in a cloud: one interface of each connection)"
+        )
     return tuple(problems), tuple(dict.fromkeys(change))
 
 

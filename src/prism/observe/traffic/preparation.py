@@ -33,6 +33,7 @@ from prism.observe.traffic.records import (
     number_addresses,
     number_connections,
     number_pairs,
+    number_sockets,
     order_records,
     read_rate,
 )
@@ -45,6 +46,7 @@ SIZE_TOLERANCE = 0.02
 """Messages of one connection whose sizes differ by less are of one size: headers and retransmissions add a few in ten
 thousand."""
 WRITE_BYTES = 1 << 20  # more than NCCL posts at once: a slot of its buffer, 512 KiB
+_SECOND_NS = 10**9  # the resolution of times that are whole seconds
 _SEEN_TWICE = levels.THREE_PER_MILLE  # by which two exporters' counts of one message may differ
 _CLOCKS_APART_NS = levels.CLOCK_TOLERANCE_NS  # by which two exporters' clocks may differ
 _MOSTLY_TWICE = levels.SHARE_MINOR  # share of a connection's records that repeat another, where two exporters see it
@@ -64,8 +66,7 @@ def prepare_traffic(flows: pl.DataFrame, topology: pl.DataFrame | None = None) -
     resolution_ns = find_resolution(records.start)  # Messages that a record held are placed at times of their own.
     repeated = mark_repeated(records.connection, num_connections, records.start, records.end, records.size)
     if repeated.any():
-        notes.append(f"{int(repeated.sum()):,} repeated flows were left out")
-        records = records.take(np.flatnonzero(~repeated))
+        records = _leave_repeated(records, int(repeated.sum()), number_sockets(flows, pair), resolution_ns, notes)
     if connected:
         records = _leave_second_exports(_join_writes(records, num_connections, notes), num_connections, notes)
         if resolution_ns < levels.MILLISECOND_NS:  # Coarser times do not separate parts of a message from others.
@@ -86,6 +87,26 @@ def prepare_traffic(flows: pl.DataFrame, topology: pl.DataFrame | None = None) -
     )
     streams = traffic.streams.with_columns(pl.Series("cut", cut))
     return replace(traffic, resolution_ns=resolution_ns, sample_bytes=quantum, active_ns=active_ns, streams=streams)
+
+
+def _leave_repeated(
+    records: Records, num_equal: int, socket: Ints | None, resolution_ns: int, notes: list[str]
+) -> Records:
+    """The records without those that repeat another: equal in size, times and ports.
+
+    Sums over whole seconds are often equal where connections carry the same, as the records of cloud flow logs do.
+    """
+    if socket is None and resolution_ns >= _SECOND_NS:
+        notes.append(
+            f"{num_equal:,} flows equal another in all but their order; without ports they may be connections of their "
+            "own, so they count"
+        )
+        return records
+    number = records.pair if socket is None else socket
+    repeated = mark_repeated(number, int(number.max()) + 1, records.start, records.end, records.size)
+    if repeated.any():
+        notes.append(f"{int(repeated.sum()):,} repeated flows were left out")
+    return records.take(np.flatnonzero(~repeated))
 
 
 def _leave_second_exports(records: Records, num_connections: int, notes: list[str]) -> Records:

@@ -12,6 +12,7 @@ from prism.observe import levels
 from prism.observe.traffic.numbering import group_values, number_keys
 from prism.observe.traffic.threads import do_each
 from prism.records.flow_summary import endpoints_of
+from prism.records.second_exporters import connection_names, find_second_exporters
 
 Ints = NDArray[np.int64]
 
@@ -84,22 +85,15 @@ def _mark_control(flows: pl.DataFrame, src: pl.Series, dst: pl.Series) -> pl.Ser
 
 
 def leave_second_exporters(flows: pl.DataFrame, notes: list[str]) -> pl.DataFrame:
-    """Flows without what a second switch exported of the same connection: that of the sender has all it sends.
-
-    Each may have sampled or cut it on its own, so that records differ and only the bytes in all are about the same.
-    """
-    if "exporter" not in flows.columns or flows["exporter"].n_unique() < 2:
+    """Flows without what a second exporter reported of the same connection."""
+    again = find_second_exporters(flows)
+    if not again.height or float(again["bytes"].sum()) < levels.SHARE_SMALL * float(flows["bytes"].sum()):
         return flows
-    named = [c for c in ("src", "dst", "qp", "src_port") if c in flows.columns]
-    sent = flows.group_by(*named, "exporter").agg(pl.col("bytes").sum())
-    whose = pl.col("bytes").sum().over("src", "exporter")
-    home = pl.col("exporter").sort_by(whose, "exporter", descending=[True, False]).first().over("src")
-    own = pl.col("bytes").filter(pl.col("exporter") == home).sum().over(named)
-    again = sent.filter((pl.col("exporter") != home) & (own >= levels.SHARE_HALF * pl.col("bytes")))
-    if float(again["bytes"].sum()) < levels.SHARE_SMALL * float(sent["bytes"].sum()):
-        return flows  # Traffic that changed its way is seen by two switches, one after the other.
-    kept = flows.join(again, on=[*named, "exporter"], how="anti", nulls_equal=True, maintain_order="left")
-    notes.append(f"{flows.height - kept.height:,} flows were exported by a second switch, and count once")
+    keys = [*connection_names(flows), "exporter"]
+    kept = flows.join(again, on=keys, how="anti", nulls_equal=True, maintain_order="left")
+    notes.append(
+        f"{flows.height - kept.height:,} flows were exported by a second switch or network interface, and count once"
+    )
     return kept
 
 
@@ -143,6 +137,16 @@ def number_connections(flows: pl.DataFrame, pair: Ints, num_pairs: int) -> tuple
     if len(connection) < _MIN_PER_CONNECTION * len(found):  # Ports that are new for every record say nothing.
         return pair, False
     return connection, True
+
+
+def number_sockets(flows: pl.DataFrame, pair: Ints) -> Ints | None:
+    """Numbers of pairs with all their ports, in the order of `order_records`; None where the table has no ports."""
+    named = [c for c in ("qp", "src_port", "dst_port") if c in flows.columns and flows[c].null_count() < flows.height]
+    if not named:
+        return None
+    keys = flows.select(pl.struct(pl.Series("pair", pair), *named).hash()).to_series()
+    numbers = keys.rank("dense").to_numpy().astype(np.int64) - 1
+    return numbers[np.lexsort((flows["start_ns"].to_numpy(), pair))]
 
 
 def _list_ends(flows: pl.DataFrame) -> Ints:
