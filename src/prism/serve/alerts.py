@@ -1,4 +1,4 @@
-"""Alerts: which findings are told to whom, decided first, sent after; each links to its moment of the timeline."""
+"""Alerts: decides which findings go to which channels, then sends them; each links to its moment of the timeline."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _TYPES: tuple[ChannelType, ...] = ("webhook", "slack", "alertmanager")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Channel:
-    """Somebody to tell. Its address may hold a secret: only its name and type are ever shown."""
+    """A receiver of alerts. Its address may hold a secret: only its name and type are ever shown."""
 
     name: str
     type: ChannelType
@@ -38,12 +38,12 @@ class Channel:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AlertConfig:
-    """Who is told, of what, and how links begin."""
+    """The channels, the least loss that is worth an alert, and how links begin."""
 
     channels: tuple[Channel, ...] = ()
     public_url: str = ""  # of this service, for links
-    least_lost_gpu_s: float = 0.0  # cheaper findings are not told
-    repeat_s: float = 60.0  # Alertmanager forgets what is not repeated
+    least_lost_gpu_s: float = 0.0  # cheaper findings cause no alert
+    repeat_s: float = 60.0  # Alertmanager drops alerts that are not sent again
     holds_s: float = 300.0
     timeout_s: float = 5.0
     tries: int = 3
@@ -51,7 +51,7 @@ class AlertConfig:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Alert:
-    """One thing to tell."""
+    """One alert: a finding that is new, or that is over."""
 
     id: str
     status: Literal["firing", "resolved", "test"]
@@ -109,7 +109,7 @@ def decide_alerts(
     silences: Iterable[Silence],
     config: AlertConfig,
 ) -> tuple[dict[str, Alert], list[Alert]]:
-    """What fires now, and what is to be told: new ones, and those that are over. A silence only holds back new ones."""
+    """The alerts that fire now, and those to send: new ones and ended ones. A silence holds back only new ones."""
     held = tuple(silences)
     now: dict[str, Alert] = {}
     for row in findings:
@@ -123,7 +123,7 @@ def decide_alerts(
 
 
 def is_silenced(alert: Alert, silence: Silence) -> bool:
-    """Whether a silence names this alert; what it leaves open names all."""
+    """Whether a silence names this alert; an empty field of a silence matches every alert."""
     parts = ((silence.job, alert.job), (silence.kind, alert.kind), (silence.culprit, alert.culprit))
     return all(not wanted or wanted == given for wanted, given in parts)
 
@@ -150,7 +150,7 @@ def describe_alert(row: FindingRow, public_url: str) -> Alert:
 
 
 def write_body(alert: Alert, kind: ChannelType, now_s: float, holds_s: float) -> Any:
-    """What is posted to a channel of one type."""
+    """The body to post to a channel of this type."""
     what = f"{alert.kind.replace('_', ' ')}: {alert.culprit_type} {alert.culprit} in {alert.job}"
     if kind == "slack":
         mark = {"firing": "\N{LARGE RED CIRCLE}", "resolved": "\N{LARGE GREEN CIRCLE}", "test": "\N{BELL}"}[
@@ -171,7 +171,7 @@ def write_body(alert: Alert, kind: ChannelType, now_s: float, holds_s: float) ->
 
 
 def _plain(text: str) -> str:
-    """Text in which Slack finds no link and no mention."""
+    """Text escaped so that Slack makes no link or mention of it."""
     return text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
 
 
@@ -190,7 +190,7 @@ class Delivery:
 
 
 def post(channel: Channel, body: Any, timeout_s: float) -> str:
-    """Send a body; "" where it was taken, else why not, without the address."""
+    """Send a body; "" if the receiver accepted it, else the reason, without the address."""
     url = channel.url
     if channel.type == "alertmanager" and not url.rstrip("/").endswith("/api/v2/alerts"):
         url = url.rstrip("/") + "/api/v2/alerts"
@@ -198,20 +198,20 @@ def post(channel: Channel, body: Any, timeout_s: float) -> str:
     try:
         with urlopen(Request(url, json.dumps(body).encode(), headers), timeout=timeout_s) as answer:
             return "" if 200 <= answer.status < 300 else f"answered {answer.status}"
-    except Exception as error:  # Whatever goes wrong there must not end the service here.
+    except Exception as error:  # An error of the receiver must not end this service.
         code = getattr(error, "code", None)
         reason = getattr(error, "reason", None)
         return f"answered {code}" if code else f"not reached ({type(reason or error).__name__})"
 
 
 class Alerter:
-    """Looks at the open findings now and then and tells the channels what changed."""
+    """Compares the open findings with what was sent, and sends the channels what changed."""
 
     def __init__(
         self, config: AlertConfig, state: Path | None, clock: Callable[[], float] = time.time, *, follows: bool = False
     ) -> None:
         self.config, self.clock = config, clock
-        self.follows = follows  # another process looks; this one only tests channels
+        self.follows = follows  # another process sends alerts; this one only tests channels
         self.path = None if state is None else state / "alerts.json"
         self._deliveries: dict[str, Delivery] = {}
         self.firing: dict[str, Alert] = self._restore()
@@ -230,7 +230,7 @@ class Alerter:
             return {channel.name: known.get(channel.name, Delivery()) for channel in self.config.channels}
 
     def look(self, findings: Iterable[FindingRow], silences: Iterable[Silence]) -> list[Alert]:
-        """One look: decide, write down, tell."""
+        """One round: decide, write the decision down, send."""
         with self._lock:
             self.firing, told = decide_alerts(self.firing, findings, silences, self.config)
             if told:
@@ -272,7 +272,7 @@ class Alerter:
 
     @contextmanager
     def _open_deliveries(self) -> Iterator[dict[str, Delivery]]:
-        """The deliveries, to be looked at or changed while no other process does."""
+        """The deliveries, locked against other processes while they are read or changed."""
         if self.path is None:
             yield self._deliveries
             return
@@ -292,7 +292,7 @@ class Alerter:
                 handle.truncate()
 
     def _keep(self) -> None:
-        """What was told is written down, so that a restart does not tell it again."""
+        """Write down what was sent, so that a restart does not send it again."""
         if self.path is None:
             return
         aside = self.path.with_suffix(".tmp")

@@ -116,7 +116,7 @@ class Client:
         return cast(T, shape(kind, json.loads(self.ask(method, path, query, body or None))))
 
     def version(self) -> Versions:
-        """The version of the folder: ask again and again, and reload the rest when it grows."""
+        """The version of the folder: poll it, and reload the rest when it grows."""
         return self._get(Versions, "/api/version")
 
     def overview(self) -> OverviewDocument:
@@ -136,7 +136,7 @@ class Client:
         return self._get(ClusterDocument, "/api/cluster")
 
     def live(self) -> LiveDocument:
-        """What happens now: jobs, the feed of findings, risks and queues."""
+        """The current state: jobs, the feed of findings, risks and queues."""
         return self._get(LiveDocument, "/api/live")
 
     def failures(self) -> FailuresDocument:
@@ -213,7 +213,7 @@ class Client:
         to_ns: int | None = None,
         expected: str = "",
     ) -> SpansDocument:
-        """The spans of a rank that a short window touches, longest first: what lies under the pointer."""
+        """The spans of a rank in a short window, longest first: those under the pointer."""
         return self._get(
             SpansDocument, "/api/spans", key=key, rank=rank, lane=lane, from_ns=from_ns, to_ns=to_ns, expected=expected
         )
@@ -271,11 +271,11 @@ class Client:
         return self._get(SearchDocument, "/api/search", q=q)
 
     def host(self, *, name: str, offset: int = 0, limit: int = 200) -> HostDocument:
-        """Everything ever said of a host."""
+        """Everything that is known about a host."""
         return self._get(HostDocument, "/api/host", name=name, offset=offset, limit=limit)
 
     def feed(self, *, offset: int = 0, limit: int = 200) -> FeedDocument:
-        """Findings as watches told, updated and resolved them, newest first."""
+        """Findings as watches reported, updated and resolved them, newest first."""
         return self._get(FeedDocument, "/api/feed", offset=offset, limit=limit)
 
     def annotations(self, *, job: str = "", host: str = "") -> AnnotationsDocument:

@@ -1,4 +1,4 @@
-"""One folder, read-only: nothing outside it can be opened, not by a path with dots and not by a link."""
+"""One folder, read-only: nothing outside it can be opened, neither through ".." nor through a link."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from sys import intern
 
 from prism.errors import BadFileError
 
-# Written by Prism in great number and never shown: checkpoints, ranks' folders, flow windows, graphs, CSV copies.
+# Prism writes many of these and no page shows them: checkpoints, ranks' folders, flow windows, graphs, CSV copies.
 _LEFT_OUT = ("step-", "discarded-", "broken-", "beat-")
 _LEFT_OUT_FOLDERS = frozenset({"__pycache__", "node_modules", "csv", "chakra", "graph", "ranks", "window"})
 
@@ -26,13 +26,13 @@ class NotInFolderError(BadFileError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FoundFile:
-    """A file of the folder. Its place is one text for all files there: of a hundred thousand runs that counts."""
+    """A file of the folder. All files of a place share the text of its path, which saves memory with 100,000 runs."""
 
     place: str  # the folder it lies in, relative, with slashes; "." for the top
     name: str
     num_bytes: int
     mtime_ns: int
-    inode: int = 0  # another one where the file was replaced
+    inode: int = 0  # changes when the file is replaced
 
     @property
     def path(self) -> str:
@@ -42,7 +42,7 @@ class FoundFile:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScanLimits:
-    """How much of a folder is looked at."""
+    """How deep, how many files and how often a folder is listed."""
 
     depth: int = 6
     files: int = 200_000
@@ -57,9 +57,9 @@ class ScanLimits:
 class Look:
     """What a look at the folder found."""
 
-    changed: frozenset[str]  # places whose files are others than before; those that are gone too
+    changed: frozenset[str]  # places whose files changed, and places that are gone
     num_files: int
-    left_out: bool  # there are more files than are allowed
+    left_out: bool  # the folder holds more files than are allowed
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +69,7 @@ class _Listing:
     files: tuple[FoundFile, ...]
     folders: tuple[str, ...]
     mtime_ns: int  # of the folder itself
-    is_quiet: bool  # nothing in it had changed for long
+    is_quiet: bool  # nothing in it changed for `quiet_s`
     is_cut: bool = False  # more files lie in it than are allowed in all
 
 
@@ -93,7 +93,7 @@ class Folder:
     def look(self, only: Set[str] | None = None) -> Look:
         """List every place up to the depth and number of files allowed, or `only` these; links are not followed."""
         before = self._listings
-        if only is not None:  # a place that is new or gone is found in the listing of the place around it
+        if only is not None:  # the listing of its parent shows that a place is new or gone
             only = {around for place in only for around in (place, *_places_around(place))}
         now: dict[str, _Listing] = {}
         is_large = self._num_files >= self.limits.quiet_from
@@ -135,7 +135,7 @@ class Folder:
         return next((file for file in self.files_in(place or ".") if file.name == name), None)
 
     def _look(self, place: str, old: _Listing | None, *, room: int, is_large: bool) -> _Listing:
-        """List a folder. In a large tree a quiet one is listed only in its turn, or when its own time has changed."""
+        """List a folder. In a large tree a quiet one is listed only in its turn, or when its own timestamp changed."""
         path = str(self.root) if place == "." else f"{self.root}/{self._raw(place)}"
         try:
             mtime_ns = os.stat(path, follow_symlinks=False).st_mtime_ns  # noqa: PTH116 (a Path takes twice as long)
@@ -174,7 +174,7 @@ class Folder:
                     files.append(
                         FoundFile(
                             place=place,
-                            name=intern(name),  # few names, of very many files
+                            name=intern(name),  # many files share few names
                             num_bytes=status.st_size,
                             mtime_ns=status.st_mtime_ns,
                             inode=status.st_ino,
@@ -219,14 +219,14 @@ class Folder:
                 os.close(descriptor)
 
     def _open_whole(self, path: str) -> int:
-        """Open at once, and ask the kernel what was opened: another path means that a link led there. -1: not sure."""
+        """Open in one call and ask the kernel for its path: another one means that a link led there. -1: unknown."""
         wanted = f"{self.root}/{path}"
         descriptor = os.open(wanted, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK)
         try:
             if os.readlink(f"/proc/self/fd/{descriptor}") == wanted:  # noqa: PTH115 (a Path takes twice as long)
                 return descriptor
         except OSError:
-            pass  # a system without /proc
+            pass  # this system has no /proc
         os.close(descriptor)
         return -1
 
@@ -235,7 +235,7 @@ class Folder:
         descriptor = os.open(self.root, os.O_RDONLY | os.O_DIRECTORY)
         try:
             for index, part in enumerate(parts):
-                kind = os.O_DIRECTORY if index < len(parts) - 1 else os.O_NONBLOCK  # a pipe must not stop us
+                kind = os.O_DIRECTORY if index < len(parts) - 1 else os.O_NONBLOCK  # opening a pipe must not block
                 inner = os.open(part, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | kind, dir_fd=descriptor)
                 os.close(descriptor)
                 descriptor = inner
@@ -248,13 +248,13 @@ class Folder:
         """At most so many bytes of a file, from an offset."""
         with self.open(path) as descriptor:
             parts: list[bytes] = []
-            # Room for what the file holds and a byte more: a buffer of a megabyte takes longer than a small file.
+            # The size of the file and one byte more: allocating a megabyte takes longer than reading a small file.
             room = max(0, os.fstat(descriptor).st_size - offset) + 1
             while most > 0:
                 wanted = min(most, room, 1 << 20)
                 chunk = os.pread(descriptor, wanted, offset)
                 parts.append(chunk)
-                if len(chunk) < wanted:  # a plain file gives less only at its end
+                if len(chunk) < wanted:  # a plain file returns fewer bytes only at its end
                     break
                 offset += wanted
                 most -= wanted

@@ -20,18 +20,18 @@ from prism.serve.sources.watched import Watched
 
 _INVESTIGATION_FILE = "investigation.json"  # as `prism investigate` calls it
 _MOST_OPENED = 8
-Known = tuple[tuple[FoundFile, ...], Source | Problem]  # the files as they were read; none: to be read again
+Known = tuple[tuple[FoundFile, ...], Source | Problem]  # the files when they were read; empty: read again
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LookConfig:
-    """When what is shown counts as old, and how long something gone is named."""
+    """When a source counts as stale, and how long a missing one is named."""
 
-    stale_s: float = 300.0  # without a write, for what is written to as long as it runs
+    stale_s: float = 300.0  # without a write, for a source that is written to while it runs
     settle_s: float = 2.0  # a file that changed within this time may still be being written
     name_gone_s: float = 86_400.0
     most_gone: int = 100
-    most_live: int = 2_000  # sources held in memory, the newest; older ones are in the index, and read when asked for
+    most_live: int = 2_000  # sources held in memory, the newest; older ones are read on request
 
 
 class Library:
@@ -52,7 +52,7 @@ class Library:
         self._lock = threading.Lock()
 
     def refresh(self, only: Set[str] | None = None) -> Snapshot:
-        """Look at the folder, or `only` at some places; read what changed; the same snapshot where nothing did."""
+        """List the folder, or `only` some places, and read what changed; return the same snapshot if nothing did."""
         with self._lock:
             look = self.folder.look(only)
             before, self.changed = self._known, look.changed
@@ -77,14 +77,14 @@ class Library:
             return self.snapshot
 
     def load(self, reading: Reading) -> Source:
-        """A source from memory, or read without being remembered: the index reads a hundred thousand of them."""
+        """A source from memory, or read without being kept: the index reads 100,000 of them."""
         known = self._known.get(reading.key)
         if known is not None and known[0] is reading.files and not isinstance(known[1], Problem):
             return known[1]
         return self._recogniser.read(reading, remember=False)
 
     def snapshot_of(self, key: str) -> Snapshot:
-        """The snapshot that holds what a key asks for; of an old source, which is not in memory, one of its own."""
+        """The snapshot that holds the source of a key; an old source, not in memory, gets one of its own."""
         place, snapshot = key.rpartition("~")[0] or key, self.snapshot
         readings, known = self.readings, self._known
         if snapshot.num_archived == 0 or any(place in readings[one].places for one in known if one in readings):
@@ -96,7 +96,7 @@ class Library:
                 return snapshot
             sources = []
             for reading in found:
-                with suppress(PrismError):  # It may have gone, or be damaged: then it is not found.
+                with suppress(PrismError):  # It may be gone or damaged: then the answer is "not found".
                     sources.append(self._recogniser.read(reading, remember=False))
             opened = Snapshot(version=snapshot.version, looked_ns=self.clock(), sources=tuple(sources))
             self._opened[snapshot.version, place] = opened
@@ -105,7 +105,7 @@ class Library:
         return opened
 
     def _read_all(self, look: Look) -> None:
-        """Read what is new or changed of the newest sources; remember where the others lie."""
+        """Read what is new or changed among the newest sources; note the places of the others."""
         before, self._known = self._known, {}
         told = {place for place in look.changed if place in self._recognised or self._holds_investigation(place)}
         self._recognise({owner_of(place) for place in look.changed} | told)
@@ -117,11 +117,11 @@ class Library:
         self._note_gone(before)
 
     def _holds_investigation(self, place: str) -> bool:
-        """The folder of an attempt tells nothing of its own except what `prism investigate` left there."""
+        """Whether to show a reading: of an attempt's folder only what `prism investigate` left there."""
         return any(file.name == _INVESTIGATION_FILE for file in self.folder.files_in(place))
 
     def _recognise(self, changed: Set[str]) -> None:
-        """Bring the readings of the places that changed up to date."""
+        """Update the readings of the places that changed."""
         readings = dict(self.readings)
         for place in sorted(changed):
             before = self._recognised.get(place)
@@ -137,11 +137,11 @@ class Library:
             self.readings = readings
 
     def _has_ended(self) -> bool:
-        """Whether something must be read again although no file changed: half written before, or ended by a signal."""
+        """Whether to read again though no file changed: one was half written, or a signal ended its process."""
         return any(not files or _has_ended(self.folder, source) for files, source in self._known.values())
 
     def _differs(self, before: Mapping[Key, Known]) -> bool:
-        """By identity: frames cannot be compared, and what did not change was not read again."""
+        """Compare by identity: frames cannot be compared, and an unchanged source is the same object."""
         if self._known.keys() != before.keys():
             return True
         return any(before[key][1] is not result for key, (_, result) in self._known.items())
@@ -152,7 +152,7 @@ class Library:
         except PrismError as error:
             fresh = 0 <= self.clock() - reading.changed_ns < self.config.settle_s * 1e9
             if fresh and old is not None and not isinstance(old[1], Problem):
-                return (), old[1]  # perhaps being written just now: the next look reads it again
+                return (), old[1]  # it may still be being written: the next look reads it again
             since_ns = old[1].since_ns if old is not None and isinstance(old[1], Problem) else reading.changed_ns
             return reading.files, Problem(path=reading.key[1], message=str(error), since_ns=since_ns)
 
@@ -184,16 +184,16 @@ class Library:
 
 
 def _has_ended(folder: Folder, source: Source | Problem) -> bool:
-    """Whether a run was supervised when it was read, and its supervisor is gone: a signal leaves no trace in files."""
+    """Whether a run had a supervisor when it was read, and has none now: a killed one leaves no trace in files."""
     return isinstance(source, Supervised) and source.supervised and not is_supervised(folder, source.place)
 
 
 def _is_live(source: Source) -> bool:
-    """Whether something writes to it as long as it runs."""
+    """Whether a process writes to it while it runs."""
     return isinstance(source, Watched) or (isinstance(source, Evaluated) and source.progress.state == "running")
 
 
 def choose_newest(readings: Iterable[Reading], most: int) -> list[Reading]:
-    """Those to hold in memory, in order of path."""
+    """The sources to hold in memory, in order of path."""
     newest = heapq.nlargest(most, readings, key=lambda reading: (reading.changed_ns, reading.key[1]))
     return sorted(newest, key=lambda reading: reading.key[::-1])

@@ -1,4 +1,4 @@
-"""Which files of a place are a source, told by names and by how they begin, and how each is read."""
+"""Which files of a place are a source, judged by their names and first bytes, and how each is read."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ _IN_PLACES: dict[str, Callable[[Folder, Place], Source]] = {
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """Something to read: how, and the files that it depends on. There are very many, so each holds little."""
+    """A source to read: its kind and the files that it depends on. There are very many, so each holds little."""
 
     key: Key
     files: tuple[FoundFile, ...]
@@ -47,13 +47,13 @@ class Reading:
 
     @property
     def places(self) -> tuple[str, str]:
-        """What the key of something that it tells of may begin with: its folder, or its file."""
+        """What the keys of its jobs and reports may begin with: its folder, or its file."""
         return self.key[1].rpartition("/")[0] or ".", self.key[1]
 
 
 @dataclass(frozen=True, slots=True)
 class Recognised:
-    """The readings of a place, and what the files told that had to be looked into."""
+    """The readings of a place, and the schemas of the files that had to be opened."""
 
     readings: tuple[Reading, ...]
     sniffed: tuple[tuple[FoundFile, str], ...]
@@ -67,7 +67,7 @@ class Recogniser:
     _runs: SupervisedReader = field(default_factory=SupervisedReader)
 
     def recognise(self, path: str, before: Recognised | None) -> Recognised:
-        """What there is to read in a place; a file that is as it was before is not looked into again."""
+        """What there is to read in a place; an unchanged file is not opened again."""
         known = {file.name: (file, told) for file, told in before.sniffed} if before is not None else {}
         files = {file.name: file for file in self.folder.files_in(path)}
         glance = _Glance(self.folder, Place(path=path, files=files), known)
@@ -75,7 +75,7 @@ class Recogniser:
         return Recognised(readings, tuple(glance.sniffed.values()))
 
     def read(self, reading: Reading, *, remember: bool = True) -> Source:
-        """Read a source; `remember` how far, where it is read again and again."""
+        """Read a source; with `remember`, keep the position up to which a growing file was read."""
         path = reading.places[0]
         place = Place(path=path, files={file.name: file for file in reading.files if file.place == path})
         if reading.reader == "supervised":
@@ -92,7 +92,7 @@ class Recogniser:
         return printed.read_printed(self.folder, file, reading.reader, page)
 
     def forget_except(self, paths: set[str]) -> None:
-        """Let go of how far all other files were read."""
+        """Forget the positions of all other files."""
         self._runs.forget_except(paths)
 
 
@@ -167,14 +167,14 @@ class _Glance:
                 schema = schema_of_start(self.folder.read(file.path, most=_SCHEMA_BYTES))
                 schema = schema or schema_of(read_object(self.folder, file.path))
             except PrismError:
-                # A file that is being written just now, or was damaged, is still what it was.
+                # A file that is being written, or was damaged, keeps its kind.
                 schema = known[1] if known and known[1] else _BROKEN
             known = (file, schema)
         self.sniffed[file.name] = known
         return known[1]
 
     def _start(self, file: FoundFile, sniff: Callable[[FoundFile], str]) -> str:
-        """What a file's beginning says it is, read once for each state of the file; what it was where it says none."""
+        """The kind that a file's first bytes show, read once per version of the file; else its earlier kind."""
         known = self.known.get(file.name)
         if known is None or known[0] != file:
             try:
@@ -189,7 +189,7 @@ class _Glance:
         return printed.kind_of_start(self.folder.read(file.path, most=printed.SNIFF_BYTES))
 
     def _read_line(self, file: FoundFile) -> str:
-        """JSON Lines are told apart by their first line."""
+        """The kind of a JSON Lines file, from its first line."""
         return _kind_of_line(json.loads(self.folder.read(file.path, most=_SNIFF_BYTES).partition(b"\n")[0]))
 
 

@@ -30,7 +30,7 @@ class Problem:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FileState:
-    """A file whose picture is not what is true now: gone, broken, or not written to any more."""
+    """A file whose content may not be true any more: it is gone, broken, or no longer written to."""
 
     path: str
     state: Literal["gone", "broken", "stale"]
@@ -57,11 +57,11 @@ class Snapshot:
         return [source for source in self.sources if isinstance(source, kind)]
 
     def once(self, name: str, make: Callable[[], T]) -> T:
-        """Something that views derive from this snapshot, made when it is first asked for."""
+        """A value that views derive from this snapshot, computed on first use."""
         if name not in self._made:
             self._made[name] = make()
         return cast(T, self._made[name])
 
     def is_stale(self, path: str) -> bool:
-        """Whether a file that should be written to has not been for long."""
+        """Whether a file that a process should write to has not changed for long."""
         return any(state.path == path and state.state == "stale" for state in self.states)

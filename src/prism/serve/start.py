@@ -1,4 +1,4 @@
-"""Starting the service: which address, who may come, and the server itself."""
+"""Starting the service: its address, who may use it, and the server itself."""
 
 from __future__ import annotations
 
@@ -28,27 +28,27 @@ _NO_SHELLS = frozenset({"nologin", "false", "sync", ""})
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServeConfig:
-    """Where and to whom."""
+    """Where to serve, and who may read."""
 
     folder: Path
     host: str = "127.0.0.1"
     port: int = 8042
-    token: str | None = None  # made up where others reach the address and none is given
-    ask_token: bool | None = None  # None: where others reach the address, or share this machine; False: never here
+    token: str | None = None  # generated if others can reach the address and none is given
+    ask_token: bool | None = None  # None: if others can reach it; False: never on loopback
     prefix: str = ""  # of every path, where a reverse proxy passes it on
     most_files: int = 200_000
-    allow_hosts: tuple[str, ...] = ()  # names that a reverse proxy passes on in Host
+    allow_hosts: tuple[str, ...] = ()  # host names by which a reverse proxy is reached
     look_every_s: float = 0.5
     workers: int = 1  # processes that answer
     depth: int = 6
     most_connections: int = 1_024
     request_s: float = 10.0  # for a client to send its request
-    answer_s: float = 30.0  # for an answer to be made and taken
+    answer_s: float = 30.0  # for an answer to be computed and received
     state: Path | None = None  # where the index and what people write are kept; None: in memory, nothing is written
-    rebuild: bool = False  # forget the index and read every file again
+    rebuild: bool = False  # delete the index and read every file again
     keep_days: float = 400.0
     clusters: bool = False  # each folder at the top is a cluster
-    price: float | None = None  # of a GPU by the hour
+    price: float | None = None  # of a GPU-hour
     currency: str = "$"
     alerts_file: Path | None = None
     tokens_file: Path | None = None
@@ -65,10 +65,10 @@ def is_loopback(host: str) -> bool:
 
 
 def has_other_users() -> bool:
-    """Whether people besides us may log in to this machine: they reach its loopback address too."""
+    """Whether other people may log in to this machine: they can reach its loopback address, too."""
     me = os.getuid()
     people = {user.pw_uid for user in pwd.getpwall() if user.pw_shell.rpartition("/")[2] not in _NO_SHELLS}
-    # A directory service may list no users, so users with a home or a process here count too.
+    # A directory service may list no users, so users with a home folder or a process here count, too.
     for path in (*Path("/home").glob("*"), *Path("/proc").glob("[0-9]*")):
         with suppress(OSError):
             people.add(path.stat().st_uid)
@@ -76,7 +76,7 @@ def has_other_users() -> bool:
 
 
 def choose_token(config: ServeConfig) -> str | None:
-    """The token that is asked for: as given, or a new one where others can reach the address."""
+    """The token to ask for: the given one, or a new one if others can reach the address."""
     if config.token is not None:
         if len(config.token) < _LEAST_TOKEN:
             raise BadConfigError(f"--token has {len(config.token)} characters, {_LEAST_TOKEN} are the least")
@@ -122,7 +122,7 @@ def serve(config: ServeConfig, say: Callable[[str], None]) -> None:
 
 
 def make_app_config(config: ServeConfig, token: str | None) -> AppConfig:
-    """How the folder is served; files that are named are read."""
+    """The configuration of the service; reads the files that the options name."""
     from prism.serve.alerts import AlertConfig, read_alerts
     from prism.serve.folder import ScanLimits
     from prism.serve.history.database import forget_index

@@ -1,4 +1,4 @@
-"""Span indexes by job, loaded once for all who ask and kept while there is room."""
+"""Span indexes by job, loaded once for all requests and kept while memory allows."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from prism.serve.views.evaluation import find_evaluated, origin_of_phases
 from prism.serve.views.job import TimelineSource, find_timeline, match_ranks
 
 _MOST_SPANS = 20_000_000  # of one job; about a gigabyte
-_MOST_QUICK = 2_000_000  # spans, of which all together are drawn in 15 ms
+_MOST_QUICK = 2_000_000  # spans; so many are drawn in 15 ms
 
 
 class NoTimelineError(BadFileError):
@@ -37,7 +37,7 @@ class Timeline:
 
     @property
     def range_ns(self) -> tuple[int, int]:
-        """From the first to the last moment to be shown: of spans, and of findings that lie outside them."""
+        """From the first to the last moment to show: of spans, and of findings outside them."""
         first, last = self.index.window_ns
         more = self.source.shown_ns if self.source is not None else None
         return (first, last) if more is None else (min(first, more[0]), max(last, more[1]))
@@ -45,7 +45,7 @@ class Timeline:
 
 @dataclass(slots=True)
 class Timelines:
-    """Indexes of the jobs in a library; the least used go first when they fill the memory allowed."""
+    """Indexes of the jobs in a library; when the allowed memory is full, the least recently used are dropped."""
 
     library: Library
     most_bytes: int = 192 << 20
@@ -96,7 +96,7 @@ class Timelines:
                 self._kept.move_to_end(key)
                 return self._kept[key]
             lock = self._locks.setdefault(key, threading.Lock())
-        with lock:  # Two hundred who ask at once wait for one who loads.
+        with lock:  # Of two hundred simultaneous requests one loads and the others wait.
             with self._lock:
                 if key in self._kept:
                     return self._kept[key]
@@ -108,7 +108,7 @@ class Timelines:
 
     def _keep(self, key: tuple[str, object], index: SpanIndex) -> None:
         for old in [known for known in self._kept if known[0] == key[0]]:
-            del self._kept[old]  # an earlier version of the file
+            del self._kept[old]  # the index of an earlier version of the file
         self._kept[key] = index
         while len(self._kept) > 1 and sum(kept.num_bytes for kept in self._kept.values()) > self.most_bytes:
             self._kept.popitem(last=False)

@@ -1,4 +1,4 @@
-"""Tokens: who may read, write or scrape, and until when. Files hold their digests, so that a copy opens nothing."""
+"""Tokens: who may read, write or scrape, and until when. Files hold digests, so a copied file gives no access."""
 
 from __future__ import annotations
 
@@ -29,16 +29,16 @@ class Token:
 
     @property
     def session(self) -> str:
-        """What the cookie of a browser holds that was let in with it: proof of the token, and not the token."""
+        """The cookie of a browser that logged in with it: it proves the token and does not contain it."""
         return hmac.new(self.digest.encode(), b"prism serve session", "sha256").hexdigest()
 
     def has_ended(self, now_s: float) -> bool:
-        """Whether it is not good any more."""
+        """Whether the token has expired."""
         return self.expires_s is not None and now_s >= self.expires_s
 
 
 def digest_of(token: str) -> str:
-    """How a token is written down."""
+    """The digest under which a token is stored."""
     return sha256(token.encode(errors="surrogatepass")).hexdigest()
 
 

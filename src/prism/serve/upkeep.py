@@ -1,4 +1,4 @@
-"""What is done again and again while a folder is served: looks at it, the index, alerts."""
+"""The periodic work while a folder is served: listing it, the index, alerts."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from prism.serve.recognise import Key, Reading
 from prism.serve.views.looks import find_now
 
 _FEW = 200  # sources that are indexed before the first answer
-_LOOK_SHARE = 10.0  # looking at the folder takes at most this part of a core, as in 1/10
+_LOOK_SHARE = 10.0  # listing the folder takes at most one part in so many of a core
 
 log = logging.getLogger("prism.serve")
 
 
 @dataclass(slots=True)
 class Upkeep:
-    """Brings everything up to date. One process does so, also where several answer."""
+    """Keeps everything up to date, in one process even if several processes answer."""
 
     library: Library
     index: HistoryIndex
@@ -35,7 +35,7 @@ class Upkeep:
 
     @classmethod
     def begin(cls, library: Library, history: HistoryConfig, alerts: AlertConfig, every_s: float) -> Upkeep:
-        """Look once; what takes no time is indexed from the first answer on."""
+        """List the folder once and index a few sources, so that the first answers have a history."""
         library.refresh()
         index = HistoryIndex(replace(history, name=history.name or library.folder.root.name))
         upkeep = cls(library, index, Notes(history.state), Alerter(alerts, history.state), every_s)
@@ -51,7 +51,7 @@ class Upkeep:
             self._indexed = readings
 
     def alert(self) -> None:
-        """Tell the channels of what is new."""
+        """Send new findings to the channels."""
         self.alerter.look(find_now(self.library.snapshot).findings, self.notes.silences())
 
     def start(self, look: Callable[[], object] | None = None) -> list[asyncio.Task[NoReturn]]:
@@ -63,7 +63,7 @@ class Upkeep:
 
 
 async def repeat(work: Callable[[], object], every_s: float, what: str) -> NoReturn:
-    """Do something again and again; what takes much of the processor is done less often."""
+    """Repeat a task; one that takes much processor time is repeated less often."""
     while True:
         used_s = 0.0
         try:
@@ -74,7 +74,7 @@ async def repeat(work: Callable[[], object], every_s: float, what: str) -> NoRet
 
 
 def _measure(work: Callable[[], object]) -> float:
-    """Processor time that it took; on a busy machine the time on the wall says nothing of the work."""
+    """Run it and return its processor time; on a busy machine the wall-clock time does not measure the work."""
     start = time.thread_time()
     work()
     return time.thread_time() - start

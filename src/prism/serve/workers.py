@@ -1,8 +1,8 @@
 """Several processes that answer, and one that keeps everything up to date and tells them what changed.
 
-The keeper looks at the folder, writes the index and sends alerts. It tells every worker which places changed; a worker
-reads those again and says which look it has followed. Browsers are told of a look when every worker has followed it, so
-that whichever worker they ask next knows of it.
+The keeper lists the folder, writes the index and sends alerts. It tells every worker which places changed; a worker
+reads those again and reports that it has. Browsers are told of a change when every worker has read it, so
+that any worker can answer their next request.
 """
 
 from __future__ import annotations
@@ -38,9 +38,9 @@ from prism.serve.web.app import AppConfig, Backing, create_app
 from prism.serve.web.server import ServerConfig, open_socket, run_server
 
 _STOP_S = 10.0  # for a worker to end by itself
-_LOOK_S = 0.2  # between looks at the workers
-_SOON_S = 10.0  # a worker that ends so soon after its start did not work at all
-_MOST_SOON = 3  # such ends, before all is given up
+_LOOK_S = 0.2  # between checks of the workers
+_SOON_S = 10.0  # a worker that ends so soon after its start never worked
+_MOST_SOON = 3  # such ends before the service gives up
 _SPAWN = multiprocessing.get_context("spawn")  # threads of Polars do not survive a fork
 
 
@@ -50,17 +50,17 @@ class WorkersEndedError(PrismError):
 
 @dataclass(frozen=True, slots=True)
 class Shared:
-    """Numbers that all processes see: sources that wait to be indexed, and the last look each worker has followed."""
+    """Numbers that all processes share: sources still to be indexed, and the last change that each worker has read."""
 
     numbers: Any  # of int64: the sources that wait, then a number for each worker; -1 while it does not answer
 
     @classmethod
     def make(cls, num_workers: int) -> Shared:
-        """No worker answers yet."""
+        """Mark all workers as not answering yet."""
         return cls(RawArray("q", [0, *([-1] * num_workers)]))
 
     def version(self) -> int:
-        """The last look that every worker which answers has followed."""
+        """The last change that all workers which answer have read."""
         return min((number for number in self.numbers[1:] if number >= 0), default=0)
 
     def num_waiting(self) -> int:
@@ -70,7 +70,7 @@ class Shared:
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """What one look of the keeper found."""
+    """The changes that the keeper found in one listing of the folder."""
 
     look: int
     places: frozenset[str]
@@ -78,7 +78,7 @@ class Change:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Worker:
-    """One worker's share: its number, what it is told through, and the look that it begins with."""
+    """What one worker gets: its number, the pipe of changes, and the first listing."""
 
     number: int
     shared: Shared
@@ -86,7 +86,7 @@ class Worker:
     look: int
 
     def follow(self, library: Library) -> None:
-        """Read again what the keeper names, until the keeper is gone."""
+        """Read again the places that the keeper names, until the keeper ends."""
         look = self.look
         while True:
             places: set[str] = set()
@@ -94,7 +94,7 @@ class Worker:
                 while self.changes.poll(0.0 if places else 0.5):
                     change: Change = self.changes.recv()
                     look, places = change.look, places | change.places
-                library.refresh(places)  # without a place too: what was half written, a supervisor that was killed
+                library.refresh(places)  # even without a place: of half-written files and killed supervisors
                 self.shared.numbers[1 + self.number] = look
             except (EOFError, OSError):
                 os.kill(os.getpid(), signal.SIGTERM)
@@ -105,8 +105,8 @@ class Worker:
 
 
 def run_worker(app: AppConfig, server: ServerConfig, worker: Worker) -> None:
-    """Answer until told to end; the whole of a worker's process."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches every process; the keeper ends the workers
+    """Serve until told to end; the main function of a worker process."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches every process; the keeper alone ends the workers
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
     logging.getLogger("prism.serve").addHandler(logging.StreamHandler())
     listener = open_socket(server.host, server.port, several=True)
@@ -129,7 +129,7 @@ def run_worker(app: AppConfig, server: ServerConfig, worker: Worker) -> None:
 
 @dataclass(slots=True)
 class _Running:
-    """A worker's process as the keeper sees it."""
+    """A worker process, seen from the keeper."""
 
     process: BaseProcess
     changes: Connection
@@ -150,7 +150,7 @@ class Keeper:
         self._lock = threading.Lock()
 
     async def run(self, ready: Callable[[], None]) -> None:
-        """Until a signal to stop."""
+        """Run until a signal to stop."""
         stop = asyncio.Event()
         for number in (signal.SIGINT, signal.SIGTERM):
             asyncio.get_running_loop().add_signal_handler(number, stop.set)
@@ -172,7 +172,7 @@ class Keeper:
             self.upkeep.index.close()
 
     def _look(self) -> None:
-        """Look at the folder, and tell the workers of what changed."""
+        """List the folder, and tell the workers what changed."""
         library = self.upkeep.library
         before = library.snapshot.version
         library.refresh()
@@ -184,7 +184,7 @@ class Keeper:
                     self._tell(running, Change(self.look_number, library.changed))
 
     def _tell(self, running: _Running, change: Change) -> None:
-        """Send a change; a worker that takes nothing any more is ended, and starts again with a look of its own."""
+        """Send a change; a worker that receives nothing any more is ended and started again."""
         if not select.select([], [running.changes], [], 0)[1]:
             running.process.kill()
             return
@@ -192,7 +192,7 @@ class Keeper:
             running.changes.send(change)
 
     def _watch_over(self) -> None:
-        """Start every worker that does not run."""
+        """Start every worker that is not running."""
         for number, running in enumerate(self._workers):
             if running is not None and running.process.is_alive():
                 continue
@@ -215,7 +215,7 @@ class Keeper:
             raise WorkersEndedError("workers end as soon as they are started; the reason is above")
 
     def _stop(self) -> None:
-        """End the workers: asked first, then made to."""
+        """End the workers: ask them first, then kill them."""
         running = [one for one in self._workers if one is not None]
         for one in running:
             one.process.terminate()
@@ -241,7 +241,7 @@ def serve_with_workers(app: AppConfig, server: ServerConfig, num_workers: int, r
 
 
 def keep_port(host: str, port: int) -> socket.socket:
-    """Hold a port that nobody listens on, so that workers can; a port in use is refused."""
+    """Reserve a port without listening, so that the workers can share it; a port in use is refused."""
     with open_socket(host, port, listen=False) as probe:
         port = probe.getsockname()[1]
     return open_socket(host, port, several=True, listen=False)

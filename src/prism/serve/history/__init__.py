@@ -1,4 +1,4 @@
-"""What the folder has ever held, in an embedded database: rebuilt from the files, asked by job, host and time."""
+"""What the folder has ever held, in an embedded database: rebuilt from the files, queried by job, host and time."""
 
 from prism.serve.history.entries import Entry, EntryKind
 from prism.serve.history.index import HistoryConfig, HistoryIndex

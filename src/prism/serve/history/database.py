@@ -12,7 +12,7 @@ from typing import Protocol
 from prism.errors import BadConfigError
 
 _FILE = "history.sqlite"
-_VERSION = 2  # of the tables below; another version is made anew from the files
+_VERSION = 2  # of the tables below; a database of another version is rebuilt from the files
 TABLES = """
 CREATE TABLE source (id INTEGER PRIMARY KEY, kind TEXT NOT NULL, path TEXT NOT NULL, signature INTEGER NOT NULL,
   gone_ns INTEGER, UNIQUE (kind, path));
@@ -32,7 +32,7 @@ CREATE TABLE member (cluster TEXT NOT NULL, endpoint TEXT NOT NULL, job TEXT NOT
 
 
 class ReadableIndex(Protocol):
-    """What questions are put to."""
+    """What queries run on."""
 
     lock: threading.Lock
     connection: sqlite3.Connection
@@ -55,7 +55,7 @@ class IndexReader:
         self.connection.execute("PRAGMA query_only = ON")
         self.connection.create_aggregate("median", 1, Median)  # type: ignore[arg-type]
         self._num_waiting = num_waiting
-        # One of its own: who asks for the version, for every answer, must not wait for somebody's question.
+        # A connection of its own: every answer reads the version, and must not wait for another query.
         self._watching = sqlite3.connect(state / _FILE, check_same_thread=False, timeout=5.0)
 
     @property
@@ -69,14 +69,14 @@ class IndexReader:
         return self._num_waiting()
 
     def close(self) -> None:
-        """Let go of the file."""
+        """Close the file."""
         with self.lock:
             self.connection.close()
             self._watching.close()
 
 
 class Median:
-    """SQLite has none of its own."""
+    """The median as an SQL aggregate, which SQLite lacks."""
 
     def __init__(self) -> None:
         self.values: list[float] = []
@@ -96,13 +96,13 @@ class Median:
 
 
 def forget_index(state: Path) -> None:
-    """Delete the index; what people wrote lies beside it and stays."""
+    """Delete the index; annotations and silences are kept in other files and stay."""
     for name in ("", "-wal", "-shm"):
         (state / f"{_FILE}{name}").unlink(missing_ok=True)
 
 
 def open_database(state: Path | None) -> sqlite3.Connection:
-    """The database, made anew where it is damaged or of another version."""
+    """The database, rebuilt if it is damaged or of another version."""
     if state is None:
         return _prepare(sqlite3.connect(":memory:", check_same_thread=False))
     path = state / _FILE
@@ -128,7 +128,7 @@ def _prepare(connection: sqlite3.Connection) -> sqlite3.Connection:
 
 def _bring_up_to_date(connection: sqlite3.Connection) -> None:
     connection.execute("PRAGMA journal_mode = WAL")
-    connection.execute("PRAGMA synchronous = NORMAL")  # a lost second is read from the files again
+    connection.execute("PRAGMA synchronous = NORMAL")  # the last second, if lost, is read from the files again
     (version,) = connection.execute("PRAGMA user_version").fetchone()
     if version != _VERSION:
         tables = connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'").fetchall()

@@ -1,4 +1,4 @@
-"""What one source says, as rows of the history: a look at a job, a run, a finding, a verdict, a report."""
+"""The rows of the history that one source gives: a look at a job, a run, a finding, a verdict, a report."""
 
 from __future__ import annotations
 
@@ -34,10 +34,10 @@ _MOST_HOSTS = 4_096  # of one entry
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Entry:
-    """One row. `job` is a name in its source where `endpoints` are given: the index finds the lasting name by them."""
+    """One row. With `endpoints`, `job` is the name in its source; the index finds the lasting name from them."""
 
     kind: EntryKind
-    key: str  # how the pages ask for it
+    key: str  # the key by which pages request it
     job: str
     at_ns: int
     until_ns: int
@@ -77,12 +77,12 @@ def _of_diagnosis(source: Diagnosed) -> Iterator[Entry]:
     for finding in source.findings:
         found.setdefault(finding.job, []).append(finding)
     for job in source.jobs:
-        # A job that ended is not a hang, here as on the other pages.
+        # A job that ended does not hang; the other pages say the same.
         own = [f for f in found.get(job.id, ()) if not (f.kind == "hang" and job.state == "ended")]
         yield _of_look(source, job, own)
         yield from (
             replace(_of_finding(f, source.place, over=False), endpoints=job.endpoints) for f in own
-        )  # so that both are of one lasting job
+        )  # so that both get the same lasting name
 
 
 def _of_look(source: Diagnosed, job: DiagnosedJob, findings: list[Finding]) -> Entry:
@@ -186,7 +186,7 @@ def _hosts_of_run(run: Supervised) -> tuple[str, ...]:
 
 
 def _days_of_run(whole: Entry, run: Supervised, steps: list[Report]) -> Iterator[Entry]:
-    """A run of weeks as a row for each day: its step time, restarts and goodput then."""
+    """A long run as one row per day, with the step time, restarts and goodput of that day."""
     launched = [d.time_s for d in run.decisions for action in d.actions if action.get("action") == "Launch"]
     later = {_day(moment) for moment in launched[1:]}
     for day, group in groupby(run.reports, key=lambda report: _day(report.time_s)):
@@ -223,7 +223,7 @@ def measure_goodput(reports: tuple[Report, ...]) -> float | None:
     kept_s, resumed = 0.0, None
     for later, earlier in pairwise(reversed(reports)):
         if later.attempt != earlier.attempt:
-            # What the earlier attempt did after the step that the later one began from was done again.
+            # Steps of the earlier attempt after the one that the later attempt began from were repeated.
             first = later.event.step if isinstance(later.event, (Restored, StepDone)) else None
             begins = first - 1 if isinstance(later.event, StepDone) and first is not None else first
             resumed = begins if resumed is None else min(resumed, begins if begins is not None else resumed)

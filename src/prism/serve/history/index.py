@@ -1,4 +1,4 @@
-"""The index: rows of every source in SQLite, brought up to date file by file, and made anew at any time."""
+"""The index: rows of every source in SQLite, updated file by file; it can be rebuilt at any time."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _STORED = (
 )  # fields of an entry, in the order of the columns between `job` and `words`  # fmt: skip
 _SAME_JOB = 0.5  # share of the larger set of endpoints, as on the other pages
 _BATCH = 500  # sources written in one transaction
-_CLEAN_NS = 600 * 10**9  # between looks for rows that are older than is kept
+_CLEAN_NS = 600 * 10**9  # between checks for rows past their retention
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,8 +33,8 @@ class HistoryConfig:
     state: Path | None = None  # a folder for the index, annotations and silences; None: in memory, nothing is kept
     keep_days: float = 400.0
     clusters: bool = False  # whether each folder at the top of the served one is a cluster of that name
-    name: str = ""  # of the one cluster, where they are not
-    sample_s: float = 600.0  # rows of a watch, which overwrites its file, stay when they are this far apart
+    name: str = ""  # the name of the only cluster, if they are not
+    sample_s: float = 600.0  # a watch overwrites its file; its rows stay if they are at least this far apart
 
 
 @dataclass(slots=True)
@@ -47,7 +47,7 @@ class _Rows:
 
 
 class HistoryIndex:
-    """One writer, many readers, one connection behind a lock: each holds it for milliseconds."""
+    """One writer and many readers share one connection under a lock, each for milliseconds."""
 
     def __init__(self, config: HistoryConfig, clock: Callable[[], int] = time.time_ns) -> None:
         self.config, self.clock = config, clock
@@ -67,9 +67,9 @@ class HistoryIndex:
             self.connection.close()
 
     def update(self, readings: Mapping[Key, Reading], load: Callable[[Reading], Source]) -> int:
-        """Read what changed since the last time, forget what is long gone; how many sources were read."""
+        """Read what changed, and drop rows past their retention; return how many sources were read."""
         changed = self._find_changed(readings)
-        # By time: a job keeps the name of its first look, also when all is made anew.
+        # In order of time, so that a job keeps the name of its first look after a rebuild, too.
         changed.sort(key=lambda reading: reading.changed_ns)
         self.num_waiting = len(changed)
         for begin in range(0, len(changed), _BATCH):
@@ -87,7 +87,7 @@ class HistoryIndex:
         return len(changed)
 
     def _find_changed(self, readings: Mapping[Key, Reading]) -> list[Reading]:
-        """Readings whose files are not those that the index was made of. Signatures lie in the database alone."""
+        """Readings whose files changed since they were indexed, by the signatures in the database."""
         seen = self._seen or {}
         changed = []
         with self.lock:
@@ -99,7 +99,7 @@ class HistoryIndex:
         return changed
 
     def _find_source(self, key: Key) -> tuple[int, int | None] | None:
-        """The number of a source, and the signature of its files; no signature where they were gone."""
+        """The number of a source and the signature of its files; no signature if they were gone."""
         asked = "SELECT id, CASE WHEN gone_ns IS NULL THEN signature END FROM source WHERE kind = ? AND path = ?"
         return cast(tuple[int, int | None] | None, self.connection.execute(asked, key).fetchone())
 
@@ -128,7 +128,7 @@ class HistoryIndex:
             self._add(rows, source, (cluster, name), entry)
 
     def _add(self, rows: _Rows, source: int, job: tuple[str, str], entry: Entry) -> None:
-        """Note one entry, of a job of a cluster, to be inserted."""
+        """Queue one entry of a job of a cluster for insertion."""
         self._last_entry += 1
         hosts = dict.fromkeys(filter(None, entry.hosts))
         words = " ".join((job[1], entry.key, entry.state, entry.text, *entry.hosts[:64])).lower()
@@ -148,7 +148,7 @@ class HistoryIndex:
         many("INSERT INTO mention VALUES (?, ?)", rows.mentions)
 
     def _delete_entries(self, source: int, *, keep_samples: bool, entries: Sequence[Entry]) -> None:
-        """Rows that a source said before; of a watch, rows of earlier looks at its jobs stay as its history."""
+        """Delete the earlier rows of a source; a watch keeps the rows of earlier looks as its history."""
         newest = min((e.until_ns for e in entries if e.kind == "look"), default=1 << 62)  # none: the file is broken now
         since = newest - int(self.config.sample_s * 1e9)
         kept = " AND NOT (kind = 'look' AND until_ns <= ?)" if keep_samples else " AND ? IS NOT NULL"
@@ -157,7 +157,7 @@ class HistoryIndex:
         self.connection.execute(f"DELETE FROM entry WHERE id IN ({found})", (source, since))
 
     def _find_job(self, cluster: str, entry: Entry, taken: frozenset[str]) -> str:
-        """The lasting name of a job: that of the last look which shares half of its endpoints."""
+        """The lasting name of a job: the name of the last look that shares half of its endpoints."""
         names = json.dumps(sorted(set(entry.endpoints)))
         found = self.connection.execute(
             "SELECT job, count(*) AS shared, "
@@ -180,7 +180,7 @@ class HistoryIndex:
         return first if self.config.clusters and slash else self.config.name
 
     def _note_gone(self, gone: list[Key]) -> None:
-        """Rows of a file that is gone stay, as history, for as long as is asked for."""
+        """Mark the sources of files that are gone; their rows stay until their retention ends."""
         now = self.clock()
         if not gone and self._cleaned_ns is not None and 0 <= now - self._cleaned_ns < _CLEAN_NS:
             return
@@ -198,14 +198,14 @@ class HistoryIndex:
 
 
 def sign_files(reading: Reading) -> int:
-    """A number that is another when a file of a source was changed, replaced or added."""
+    """A number that changes when a file of a source is changed, replaced or added."""
     parts = (f"{file.path}\0{file.num_bytes}\0{file.mtime_ns}\0{file.inode}" for file in reading.files)
     digest = blake2b("\n".join(parts).encode(errors="surrogatepass"), digest_size=8).digest()
     return int.from_bytes(digest, signed=True)
 
 
 def _read(reading: Reading, load: Callable[[Reading], Source]) -> list[Entry]:
-    """The rows of a source; none where it cannot be read, which the pages say from the snapshot."""
+    """The rows of a source; none if it cannot be read, which the snapshot reports."""
     try:
         return list_entries(load(reading))
     except PrismError:

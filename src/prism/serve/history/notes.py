@@ -1,4 +1,4 @@
-"""What people write: annotations and silences, as lines beside the index. A rebuild of the index leaves them."""
+"""What people write: annotations and silences, as lines in files beside the index, which a rebuild does not touch."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class Silence:
 
 
 class Notes:
-    """Appends lines and reads them back; the last line of an id holds, and one with `deleted` ends it."""
+    """Appends lines and reads them back; the last line of an id counts, and a line with `deleted` ends it."""
 
     def __init__(self, state: Path | None, clock: Callable[[], int] = time.time_ns) -> None:
         self.path = None if state is None else state / "notes.jsonl"
@@ -56,7 +56,7 @@ class Notes:
         self.catch_up()
 
     def catch_up(self) -> int:
-        """Read lines that were added since, here or by another process; the number of lines in all."""
+        """Read lines that this or another process added since; return the number of all lines."""
         with self._lock:
             for line in self._read():
                 self._apply(line)
@@ -71,7 +71,7 @@ class Notes:
         return sorted(kept, key=lambda note: -note.at_ns)
 
     def silences(self) -> list[Silence]:
-        """Those that still hold, the one that ends first at the top."""
+        """Silences that have not ended, the one that ends first at the top."""
         found = [Silence(**fields) for fields in self._all("silence")]
         return sorted((s for s in found if s.until_ns > self.clock()), key=lambda s: s.until_ns)
 
@@ -125,7 +125,7 @@ class Notes:
                 del self._lines[next(iter(self._lines))]
 
     def _read(self) -> list[dict[str, Any]]:
-        """Whole lines that were not read yet; one that is not ours, or that a crash left half written, is left out."""
+        """Complete lines that were not read yet, without those that are not ours or that a crash left incomplete."""
         if self.path is None or not self.path.exists() or self.path.stat().st_size <= self._offset:
             return []
         with self.path.open("rb") as handle:

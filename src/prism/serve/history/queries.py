@@ -1,4 +1,4 @@
-"""Questions to the index: rows by job, host, kind and time; days; a search; the jobs and hosts it knows."""
+"""Queries of the index: rows by job, host, kind and time; days; a search; the jobs and hosts it knows."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class StoredEntry:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Asked:
-    """Which rows; "" and None leave a part open."""
+    """Which rows to return; "" and None match everything."""
 
     kind: str = ""
     cluster: str = ""
@@ -63,7 +63,7 @@ class Page:
 
 
 def find_entries(index: ReadableIndex, asked: Asked) -> Page:
-    """Rows that meet every part of the question, newest first."""
+    """Rows that match every condition of the query, newest first."""
     where, values = _write_where(asked)
     with index.lock:
         (total,) = index.connection.execute(f"SELECT count(*) FROM entry WHERE {where}", values).fetchone()
@@ -115,7 +115,7 @@ def find_hosts(index: ReadableIndex, text: str, limit: int = 20) -> list[tuple[s
 
 
 def _write_where(asked: Asked) -> tuple[str, list[Any]]:
-    """The condition as SQL with its values; names never come from outside."""
+    """The condition as SQL with its values; column names never come from a request."""
     parts = ["1"]
     values: list[Any] = []
     for column, value in (("kind", asked.kind), ("cluster", asked.cluster), ("job", asked.job), ("key", asked.key)):

@@ -22,7 +22,7 @@ class NicRow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HostRow:
-    """A host, who uses it and what is held against it."""
+    """A host, its tenants, and its findings and cordons."""
 
     host: str
     place: str
@@ -79,7 +79,7 @@ class ClusterCounts:
     hosts: int
     open_findings: int
     lost_gpu_seconds: float
-    suspects: int  # hosts that a finding blames or a supervisor has cordoned
+    suspects: int  # hosts that a finding blames or that a supervisor has cordoned
     cordoned: int
 
 
@@ -103,12 +103,12 @@ class ClusterDocument:
     switches_known: bool  # whether a topology names switches
     top_gbps: float | None  # the highest load of a NIC, for the scale of colours
     hosts_left_out: int
-    notes: tuple[str, ...]  # what the newest diagnoses could not see
+    notes: tuple[str, ...]  # what the newest diagnoses could not determine
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RiskRow:
-    """A part that the newest prediction holds to be at risk."""
+    """A part at risk, by the newest prediction."""
 
     id: str
     risk: float | None
@@ -128,7 +128,7 @@ class QueueRow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LiveDocument:
-    """What happens now; the counts are those of the Cluster page."""
+    """The current state; the counts are those of the Cluster page."""
 
     counts: ClusterCounts
     jobs: tuple[JobRow, ...]

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Progress:
-    """How far an evaluation is."""
+    """The progress of an evaluation."""
 
     state: str = "unknown"
     done: int = 0
@@ -33,7 +33,7 @@ class EvaluationRow:
     waiting: int
     failed: int
     time_left_s: float | None
-    stale: bool  # it says that it runs and has written nothing for long
+    stale: bool  # its files say that it runs, but it has written nothing for long
     updated_ns: str
 
 

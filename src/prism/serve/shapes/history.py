@@ -1,4 +1,4 @@
-"""What was: entries by day and host, remarks, alerts."""
+"""The past: entries by day and host, remarks, alerts."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ class DayRow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AnnotationRow:
-    """What somebody remarked on a moment."""
+    """A remark of a person on a moment."""
 
     id: str
     at_ns: str
@@ -148,7 +148,7 @@ class HostDocument:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FeedRow:
-    """A line of the feed: a finding when it was told, updated or resolved."""
+    """A line of the feed: a finding when it was new, updated or resolved."""
 
     id: str
     event: Literal["told", "updated", "resolved"]
@@ -175,7 +175,7 @@ class FeedDocument:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SilenceRow:
-    """A silence that holds."""
+    """A silence that has not ended."""
 
     id: str
     until_ns: str
@@ -188,7 +188,7 @@ class SilenceRow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChannelRow:
-    """Somebody who is told; the address is a secret and never here."""
+    """A channel; its address is a secret and never part of an answer."""
 
     name: str
     type: str
@@ -200,7 +200,7 @@ class ChannelRow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AlertsDocument:
-    """Who is told, what fires, and what is silenced."""
+    """Channels, firing alerts, and silences."""
 
     channels: tuple[ChannelRow, ...]
     num_firing: int

@@ -1,4 +1,4 @@
-"""Jobs in a list and by themselves."""
+"""Jobs in a list, and the page of one job."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class JobRow:
     health: Health
     health_text: str
     state: JobState  # as the records show it; "gone" where a watch does not see it any more
-    stale: bool  # what should write about it has not for long
+    stale: bool  # its source should still be written to, but has not been for long
     num_ranks: int | None
     num_hosts: int | None
     hosts: tuple[str, ...]
@@ -43,7 +43,7 @@ class JobRow:
     lost_gpu_seconds: float
     has_timeline: bool
     updated_ns: str  # when its file was written
-    looked_until_ns: str  # the last moment that the look tells of
+    looked_until_ns: str  # the last moment that the look covers
     num_looks: int = 1  # at this job, this one and earlier ones
     run_key: str = ""  # the supervised run on the same hosts
 
@@ -121,7 +121,7 @@ class RankRow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExpectedRow:
-    """A prediction that can be laid over the job; `suggested` where it is surely of the same job."""
+    """A prediction that can be laid over the job; `suggested` if it is certainly of the same job."""
 
     key: str
     title: str
@@ -149,7 +149,7 @@ class JobDocument:
     job: JobRow
     origin_ns: str
     steps: tuple[StepRow, ...]
-    steps_known: bool  # false where the source lists none, such as a watch, which keeps the median alone
+    steps_known: bool  # false if the source lists none, such as a watch, which keeps only the median
     latest_key: str  # of the newest look at the same job; this one's own where it is the newest
     looks: tuple[LookRow, ...]  # all looks at the same job, newest first
     findings: tuple[MarkedFinding, ...]

@@ -45,7 +45,7 @@ class SourceRow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OverviewDocument:
-    """What there is to see, in numbers."""
+    """The content of the folder, in numbers."""
 
     folder: str
     version: int
@@ -76,7 +76,7 @@ class Versions:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PrintedRow:
-    """A printed document in a list; `line` is what it says in a line."""
+    """A printed document in a list; `line` sums it up."""
 
     path: str
     kind: str

@@ -55,7 +55,7 @@ class Diagnosed:
 
     @property
     def until_ns(self) -> int:
-        """The last moment that the diagnosed records tell of; when the file was written where they tell none."""
+        """The end of the diagnosed records; if they give none, the time at which the file was written."""
         ends = [job.ended_ns or 0 for job in self.jobs]
         ends += [int(job.steps["end_ns"][-1]) for job in self.jobs if len(job.steps)]
         ends += [finding.end_ns for finding in self.findings]

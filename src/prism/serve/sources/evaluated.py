@@ -75,7 +75,7 @@ class Evaluated:
 
 
 def read_evaluated(folder: Folder, place: Place) -> Evaluated:
-    """Read whatever of an evaluation is there yet; a file that cannot be read does not hide the others."""
+    """Read the files of an evaluation that exist so far; a file that cannot be read does not hide the others."""
     broken: dict[str, InputError] = {}
 
     def read(name: str, reader: Callable[[Folder, str], Read], nothing: Read) -> Read:
@@ -108,7 +108,7 @@ def read_evaluated(folder: Folder, place: Place) -> Evaluated:
 
 
 def _read_results(folder: Folder, path: str) -> dict[str, Any]:
-    """The results; raises where their parts are of the wrong kinds."""
+    """The results; raises if their parts have the wrong types."""
     document = read_object(folder, path)
     try:
         _list_scores(document)
@@ -144,12 +144,12 @@ def _describe_progress(document: Mapping[str, Any]) -> Progress:
 
 
 def _first(counts: Mapping[str, Any], *names: str) -> int:
-    """A count by the first of its names that is there."""
+    """A count under the first of its names that the document has."""
     return next((int(counts[name]) for name in names if isinstance(counts.get(name), (int, float))), 0)
 
 
 def _ended(results: Mapping[str, Any], phases: pl.DataFrame) -> Progress:
-    """An evaluation that left only its results is over."""
+    """The progress of an evaluation of which only results exist: it is over."""
     trials = results.get("trials")
     done = trials if isinstance(trials, int) else phases["trial"].drop_nulls().n_unique()
     return Progress(state="done", done=done, time_left_s=0.0)
@@ -184,7 +184,7 @@ def _read_leaderboard(folder: Folder, path: str) -> pl.DataFrame:
 
 
 def _list_scores(results: Mapping[str, Any]) -> pl.DataFrame:
-    """Results by checkpoint, dataset and metric, as rows; they say no steps."""
+    """Results by checkpoint, dataset and metric, as rows; they contain no steps."""
     rows = [
         (checkpoint, None, dataset, metric, _number(value))
         for checkpoint, datasets in results.get("results", {}).items()
@@ -195,7 +195,7 @@ def _list_scores(results: Mapping[str, Any]) -> pl.DataFrame:
 
 
 def _add_directions(scores: pl.DataFrame, results: Mapping[str, Any]) -> pl.DataFrame:
-    """Whether more is better, as the leaderboard or else the results say; null where neither does."""
+    """Whether more is better, by the leaderboard or else by the results; null if neither says."""
     if "higher_is_better" in scores.columns:
         return scores
     datasets = results.get("datasets")
@@ -221,7 +221,7 @@ def _whole(value: object) -> int | None:
 
 
 def _say(part: object) -> str:
-    """A regression in a line: its own words, or its fields."""
+    """A regression in one line: its own text, or else its fields."""
     if isinstance(part, Mapping):
         return ", ".join(f"{key} {value}" for key, value in part.items())
     return str(part)

@@ -46,6 +46,6 @@ def schema_of(document: Mapping[str, Any]) -> str:
 
 
 def schema_of_start(start: bytes) -> str:
-    """The name of the schema where it is the first field, as Prism writes it; "" where only the whole file tells."""
+    """The name of the schema if it is the first field, as Prism writes it; "" if the whole file must be read."""
     found = _SCHEMA.match(start)
     return found[1].decode() if found else ""

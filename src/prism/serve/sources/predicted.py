@@ -1,4 +1,4 @@
-"""What a program should do: timelines that `prism emulate`, `simulate` and `scenario` wrote."""
+"""Expected timelines: those that `prism emulate`, `simulate` and `scenario` wrote."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def read_emulation(folder: Folder, place: Place) -> Predicted:
 
 
 def read_simulation(folder: Folder, place: Place) -> Predicted:
-    """A solved graph: its spans are all there is."""
+    """A solved graph, which has nothing but its spans."""
     return _predicted(place, "simulation", "spans.parquet", SIMULATION_FILE)
 
 

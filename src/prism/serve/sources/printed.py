@@ -41,7 +41,7 @@ class Printed:
 
 
 def kind_of_start(start: bytes) -> str:
-    """Which document begins so; "" for none of these."""
+    """Which document begins like this; "" if none of these does."""
     found = _SCHEMA.match(start)
     return kind if found and (kind := found[1].decode()) in _NEEDED else ""
 
@@ -63,7 +63,7 @@ def read_printed(folder: Folder, file: FoundFile, kind: str, page: str | None = 
 
 
 def say_in_a_line(source: Printed) -> str:
-    """What a printed document says."""
+    """A printed document in one line."""
     document = source.document
     match source.kind:
         case "investigation":

@@ -26,7 +26,7 @@ _MOST_REPORT_BYTES = 256 << 20
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Report:
-    """One thing that a trainer reported, and when by the wall clock."""
+    """One report of a trainer, with the wall-clock time."""
 
     attempt: int
     time_s: float
@@ -35,7 +35,7 @@ class Report:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Decision:
-    """What the supervisor saw and did."""
+    """One event that the supervisor saw, and the actions that it took."""
 
     time_s: float
     event: str
@@ -87,7 +87,7 @@ class _ReadReports:
 
 @dataclass(slots=True)
 class SupervisedReader:
-    """Reads runs again and again; of files that only grow it reads what is new."""
+    """Reads runs repeatedly; of files that only grow it reads the new part."""
 
     _known: dict[str, _ReadReports] = field(default_factory=dict)
 
@@ -113,14 +113,14 @@ class SupervisedReader:
         )
 
     def forget_except(self, paths: Set[str]) -> None:
-        """Let go of what was read of all other files."""
+        """Forget what was read of all other files."""
         for path in self._known.keys() - paths:
             del self._known[path]
 
     def _read(self, folder: Folder, file: FoundFile, attempt: int) -> tuple[Report, ...]:
         known = self._known.get(file.path, _ReadReports())
         if file.num_bytes < known.offset:
-            known = _ReadReports()  # The file was made anew.
+            known = _ReadReports()  # The file was replaced.
         fresh = folder.read(file.path, most=_MOST_REPORT_BYTES, offset=known.offset)
         whole = fresh[: fresh.rfind(b"\n") + 1]
         more = tuple(report for line in whole.splitlines() if (report := _read_report(line, attempt)) is not None)
@@ -143,7 +143,7 @@ def find_attempts(files: Iterable[FoundFile]) -> dict[str, dict[int, FoundFile]]
 
 def _read_report(line: bytes, attempt: int) -> Report | None:
     try:
-        fields = from_json(line)  # a fifth of the time of json.loads, which counts for a million lines
+        fields = from_json(line)  # takes a fifth of the time of json.loads, which matters for a million lines
         event = event_of(fields, 0.0)
         return None if event is None else Report(attempt=attempt, time_s=float(fields["time"]), event=event)
     except (ValueError, KeyError, TypeError):
@@ -201,7 +201,7 @@ def _read_decisions(folder: Folder, place: Place) -> Iterator[Decision]:
 
 
 def is_supervised(folder: Folder, place: str) -> bool:
-    """Whether the process that the lock file names is alive; the lock itself is not ours to try."""
+    """Whether the process that the lock file names is alive; trying the lock could disturb the supervisor."""
     try:
         words = folder.read("lock" if place == "." else f"{place}/lock", most=4096).decode(errors="replace").split()
     except NotInFolderError:

@@ -29,7 +29,7 @@ class VerdictFile:
 
 
 def read_verdicts(folder: Folder, path: str, mtime_ns: int) -> VerdictFile:
-    """Read verdicts; a line that is none, or is still being written, is left out."""
+    """Read verdicts, without lines that are no verdict or are still being written."""
     found: list[Verdict] = []
     for line in folder.read(path, most=_MOST_LINES_BYTES).splitlines():
         try:
@@ -40,7 +40,7 @@ def read_verdicts(folder: Folder, path: str, mtime_ns: int) -> VerdictFile:
 
 
 def read_context(folder: Folder, verdict: Verdict, place: str, around: int = 3) -> list[Context]:
-    """The cited lines of each file of evidence, with lines around them where the log lies in the folder."""
+    """The cited lines of each log, with the lines around them if the log is in the folder."""
     files = list(dict.fromkeys(line.file for line in verdict.evidence))
     out = []
     for name in files:
@@ -54,9 +54,9 @@ def read_context(folder: Folder, verdict: Verdict, place: str, around: int = 3) 
 
 
 def find_log(folder: Folder, log: str, name: str | None, place: str) -> str | None:
-    """The path in the folder of a log that a verdict names by the path it was read from, or None."""
+    """The path within the folder of a log that a verdict names by another path; None if it is not there."""
     given = PurePosixPath(log) / name if name else PurePosixPath(log)
-    # A command that ran elsewhere names its log through the served folder, or the folder has moved since.
+    # The command ran elsewhere, so that the path contains the served folder, or the folder was moved since.
     tails = [
         PurePosixPath(*given.parts[i + 1 :]) for i, part in enumerate(given.parts[:-1]) if part == folder.root.name
     ]
@@ -65,7 +65,7 @@ def find_log(folder: Folder, log: str, name: str | None, place: str) -> str | No
         with suppress(ValueError):
             tails.insert(0, given.relative_to(folder.root))
     else:
-        # Commands are often run from the folder that is served, or from the one beside their output.
+        # Commands are often run in the served folder, or in the parent of their output.
         tails.insert(0, given)
         starts = [PurePosixPath(place), *starts, *PurePosixPath(place).parents]
     for start in dict.fromkeys(starts):
@@ -77,7 +77,7 @@ def find_log(folder: Folder, log: str, name: str | None, place: str) -> str | No
 
 
 def _read_around(folder: Folder, path: str, cited: dict[int, str], around: int) -> Iterator[ContextLine]:
-    """Lines within reach of a cited one; nothing where the file does not hold what the verdict cites."""
+    """Lines near a cited one; none if the file does not contain what the verdict cites."""
     if Path(path).suffix in (".gz", ".zst"):
         return
     try:
@@ -85,7 +85,7 @@ def _read_around(folder: Folder, path: str, cited: dict[int, str], around: int) 
     except NotInFolderError:
         return
     if not all(_holds(lines, number, text) for number, text in cited.items()):
-        return  # another file of that name, or it was written anew since
+        return  # another file of that name, or it was rewritten since
     wanted = sorted({n for line in cited for n in range(line - around, line + around + 1) if 1 <= n <= len(lines)})
     for number in wanted:
         text = lines[number - 1].decode(errors="replace").rstrip("\r")[:_MOST_LINE_CHARACTERS]
@@ -94,7 +94,7 @@ def _read_around(folder: Folder, path: str, cited: dict[int, str], around: int) 
 
 
 def _holds(lines: list[bytes], number: int, text: str) -> bool:
-    """Whether a file has the cited line where the verdict says; ends may be cut off and secrets masked."""
+    """Whether the file has the cited line at that number; its ends may be cut off and secrets masked."""
     if not 1 <= number <= len(lines):
         return False
     found = mask(lines[number - 1].decode(errors="replace")).strip()

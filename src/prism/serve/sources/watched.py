@@ -31,7 +31,7 @@ class WatchedJob:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FollowedFinding:
-    """A finding that a watch follows from look to look; `over` once its job does not show it any more."""
+    """A finding that a watch follows; `over` once its job does not show it any more."""
 
     id: str
     finding: Finding
@@ -40,18 +40,18 @@ class FollowedFinding:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Watched:
-    """How a watch stood when it last saved its state."""
+    """The state that a watch saved last."""
 
     place: str
     jobs: tuple[WatchedJob, ...]
     findings: tuple[FollowedFinding, ...]
-    until_ns: int  # the end of the newest records it has looked at
+    until_ns: int  # the end of the newest records that it has analysed
     updated_ns: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ToldEvent:
-    """One printed line: a finding told for the first time, updated, or resolved."""
+    """One printed line: a finding that is new, updated, or resolved."""
 
     id: str
     finding: Finding
@@ -61,7 +61,7 @@ class ToldEvent:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ToldFindings:
-    """The lines that a watch printed into a file: the newest of each finding, and the last of all."""
+    """The lines that a watch printed into a file: the newest line of each finding, and the last lines of all."""
 
     path: str
     findings: tuple[FollowedFinding, ...]

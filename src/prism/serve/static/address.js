@@ -1,6 +1,6 @@
-// The address holds what is seen, so that a link shows the same to somebody else.
+// The address holds the state of the page, so that a link shows the same to somebody else.
 
-// Pages may lie below a prefix that only a proxy knows: this file's own address tells it.
+// Pages may lie below a prefix that only a proxy knows: it is read off this file's own address.
 export const ROOT = new URL("..", import.meta.url).pathname;
 export const page = () => `/${location.pathname.startsWith(ROOT) ? location.pathname.slice(ROOT.length) : ""}`;
 export const at = (path) => ROOT + path.replace(/^\//, "");

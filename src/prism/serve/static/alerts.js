@@ -1,4 +1,4 @@
-// Who is told of findings, how the last message went, a test for each, and silences. Addresses never come here.
+// Channels of findings, whether the last message arrived, a test of each, and silences. Their addresses are never sent here.
 import { at } from "./address.js";
 import { badge, card, empty, h } from "./dom.js";
 import { table } from "./table.js";

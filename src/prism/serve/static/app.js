@@ -25,7 +25,7 @@ const PAGES = [
   { path: "/history", title: "History", open: past, count: (o) => o.num_archived },
 ];
 const HIDDEN = [{ path: "/api", title: "API", open: api }];
-const POLL_MS = 1000, STREAM_MS = 25_000, SETTLE_MS = 10_000; // a stream is made anew every 20 s, and tells the version then
+const POLL_MS = 1000, STREAM_MS = 25_000, SETTLE_MS = 10_000; // a stream is reopened every 20 s and then sends the version
 
 const root = document.getElementById("page"), nav = document.getElementById("nav"), status = document.getElementById("status"), foot = document.getElementById("foot"), help = document.getElementById("help");
 let current = null, version = 0, overview = null, turn = 0, gone = "";
@@ -62,7 +62,7 @@ async function reload() {
     if (gone) { gone = ""; clear(document.getElementById("states"), states()); }
   } catch (error) {
     if (mine !== turn) return;
-    // What is on the screen is not in the folder any more: it stays to be read, and is said to be old.
+    // The source of the page is not in the folder any more: the page stays readable and is marked as old.
     gone = error.status === 404 ? "What is shown below is gone from the folder, or cannot be read any more" : `What is shown below could not be brought up to date: ${error.message}`;
     gone += `; it is as it was ${new Date().toISOString().slice(11, 19)} UTC at the latest.`;
     clear(document.getElementById("states"), states());
@@ -70,7 +70,7 @@ async function reload() {
   }
 }
 
-// Pages are drawn anew; whoever is in the middle of a field or a button stays there.
+// Pages are redrawn; the focus stays on the field or button that had it.
 async function keepFocus(draw) {
   const active = document.activeElement, inside = active && root.contains(active) && active !== root;
   const name = inside && describe(active), alike = inside && [...root.querySelectorAll(active.tagName)].filter((n) => describe(n) === name).indexOf(active);
@@ -108,7 +108,7 @@ function drawNav(page) {
 let drawnStatus = "";
 function drawStatus(ok, fresh = false) {
   const troubled = ok && (gone || overview?.problems.some((row) => row.state !== "gone")), text = !ok ? "no connection" : troubled ? "live, see above" : "live";
-  if (drawnStatus === text && !fresh) return; // a screen reader says what changes here
+  if (drawnStatus === text && !fresh) return; // screen readers announce every change here
   drawnStatus = text;
   clear(status, h("span", { class: "live", title: ok ? "The folder is looked at every second" : "The service does not answer; what is shown is old" }, h("span", { class: `dot ${ok ? (troubled ? "doubt" : "") : "off"} ${fresh ? "new" : ""}` }), h("span", { class: "hide-narrow" }, text)),
     h("button", { class: "plain", title: "Dark or light (T)", "aria-label": "Dark or light", onclick: toggleTheme }, "◐"),
@@ -127,7 +127,7 @@ async function update(seen) {
   root.dataset.version = String(version);
 }
 
-// The service tells of every change as it sees it; where the stream does not come through a proxy, we ask.
+// The service streams every change; if a proxy blocks the stream, the page polls.
 let told = 0, busy = false, wanted = null;
 async function heed(seen) {
   wanted = seen;
@@ -143,7 +143,7 @@ function listen() {
   stream.onmessage = (event) => { told = Date.now(); tell(Number(event.data)); heed(Number(event.data)); };
 }
 
-// A browser keeps six connections to a service: of all its windows one listens and tells the others.
+// A browser opens at most six connections to a service, so one of its windows listens and informs the others.
 const own = Math.random();
 const windows = "BroadcastChannel" in window ? new BroadcastChannel(`prism ${address.at("/api/events")}`) : null;
 function tell(seen) { windows?.postMessage({ from: own, seen }); }
@@ -153,7 +153,7 @@ if (windows) windows.onmessage = ({ data }) => {
   heed(data.seen);
 };
 
-// A short visit asks instead of holding a connection; browsers that print or picture a page wait for streams to end.
+// A short visit polls and holds no connection: browsers that print or capture a page wait for streams to end.
 let settling = 0;
 function settle() {
   clearTimeout(settling);

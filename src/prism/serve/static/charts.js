@@ -1,9 +1,9 @@
-// Charts as SVG, drawn here when they come into sight. Everything from a file is a text node: no name becomes markup or a link.
+// Charts as SVG, drawn when they become visible. Everything from a file is a text node: no name becomes markup or a link.
 import { clear, h, svg } from "./dom.js";
 import { exportTools } from "./export.js";
 import { number } from "./units.js";
 
-const drawn = new Map(); // node -> how to draw it, to draw anew in another size
+const drawn = new Map(); // node -> how to draw it, to redraw it in another size
 
 // Chosen by calculation from Paul Tol's schemes: any two kinds are at least 19 apart in CIELAB, also with deuteranopia and protanopia.
 export const COLOURS = {
@@ -11,7 +11,7 @@ export const COLOURS = {
   unknown: "#7b7a79", wait: "#d6cac4", host: "#00bcf8", microbatch: "#99bbdd", step: "#b6bdc9",
   load: "#c2ce97", infer: "#325b81", score: "#14783e", other: "#7b7a79",
 };
-// Of lines and marks, by theme (style.css): on a dark ground the dark ones are lighter.
+// Colours of lines and marks, by theme (style.css): dark colours are lighter on a dark background.
 export const SERIES = Array.from({ length: 10 }, (_, i) => `var(--series-${i})`);
 const DASHES = ["", "7 3", "2 3", "10 3 2 3", "12 4", "1 2", "6 6", "3 5", "8 2 2 2", "5 2 1 2"];
 const SHAPES = ["circle", "diamond", "triangle-up", "square", "x", "triangle-left"];
@@ -192,7 +192,7 @@ class Plot {
     return out;
   }
 
-  // The same figures for those who do not see the chart; long series by their ends and extremes.
+  // The same figures as text for screen readers; long series by their ends and extremes.
   words() {
     const rows = this.traces.slice(0, 40).map((t) => {
       if (t.type === "heatmap") return `${this.label}: up to ${number(Math.max(...t.z.flat()))}`;
@@ -223,13 +223,13 @@ class Plot {
       tip.style.top = `${Math.max(0, mark.y - tip.offsetHeight - 8)}px`;
     };
     canvas.addEventListener("pointermove", tell);
-    canvas.addEventListener("pointerdown", tell); // a finger does not hover; what it tapped stays told
+    canvas.addEventListener("pointerdown", tell); // a finger does not hover; the text of a tap stays
     canvas.addEventListener("pointerleave", (event) => { if (event.pointerType !== "touch") tip.style.display = "none"; });
     if (this.onclick) canvas.addEventListener("click", (event) => { const mark = this.nearest(event, canvas); if (mark) this.onclick({ pointIndex: mark.index }); });
   }
 }
 
-// A hover text with %{x}, %{y}, %{z} and %{text} filled in; what stands in <extra> comes first.
+// A hover text with %{x}, %{y}, %{z} and %{text} filled in; the content of <extra> comes first.
 function say(t, n, row = n) {
   const value = { x: t.x?.[n], y: t.y?.[row], z: t.z?.[row]?.[n], text: t.text?.[n] };
   const fill = (text) => text.replace(/%\{([a-z]+)[^}]*\}/g, (_, name) => { const v = value[name]; return typeof v === "number" ? number(v, 4) : String(v ?? ""); });

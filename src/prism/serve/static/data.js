@@ -3,7 +3,7 @@ import { at } from "./address.js";
 
 const kept = new Map(), asking = new Map();
 
-// Two parts of a page that ask for the same at once share one answer.
+// Parts of a page that request the same document at the same time share one answer.
 export function load(path, values = {}, options = {}) {
   if (options.signal) return ask(path, values, options);
   const key = JSON.stringify([path, values]);

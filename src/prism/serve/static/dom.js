@@ -1,4 +1,4 @@
-// Elements are made from values, never from markup: whatever a log or a flow holds stays text.
+// Elements are made from values, never from markup: the content of a log or a flow stays text.
 
 export function h(tag, attributes = {}, ...children) {
   const node = document.createElement(tag);

@@ -1,10 +1,10 @@
-// Charts and timelines leave as PNG and as CSV.
+// Charts and timelines are exported as PNG and CSV.
 import { download, h } from "./dom.js";
 import { csv } from "./table.js";
 
-const SCALE = 2; // for screens and slides that are finer than this one
+const SCALE = 2; // for screens and slides of a higher resolution
 
-// An SVG as a picture: colours of the theme are written out, because a picture has no style sheet.
+// An SVG as a picture: the colours of the theme are written into it, because a picture has no style sheet.
 export async function pictureOf(drawing) {
   const copy = drawing.cloneNode(true), from = [drawing, ...drawing.querySelectorAll("*")], to = [copy, ...copy.querySelectorAll("*")];
   from.forEach((node, i) => {
@@ -24,13 +24,13 @@ export async function pictureOf(drawing) {
   return new Promise((resolve) => canvas.toBlob(resolve, "image/png"));
 }
 
-// A row for every value of every series; of a bar that does not begin at 0, where it ends.
+// A row for every value of every series; for a bar that does not begin at 0, the value at its end.
 export function valuesOf(traces) {
   const rows = traces.flatMap((t) => (t.type === "heatmap" ? t.z.flatMap((row, r) => row.map((z, n) => [t.name, t.x[n], t.y[r], z])) : (t.x || []).map((x, n) => [t.name, t.base ? x + t.base[n] : x, t.y[n], t.text?.[n]])));
   return csv(["series", "x", "y", "value"].map((name, i) => ({ name, get: (row) => row[i] })), rows);
 }
 
-// Buttons that stay out of sight until the chart is pointed at, or they are reached by key.
+// Buttons that are hidden until the pointer is on the chart or the keyboard reaches them.
 export function exportTools(label, find) {
   const name = label.toLowerCase().replace(/[^a-z0-9]+/g, "-").slice(0, 60) || "chart";
   return h("span", { class: "exports" },

@@ -1,4 +1,4 @@
-// The whole timeline as a strip below it, with a frame around what is in sight; drag the frame, or click, to go there.
+// The whole timeline as a strip, with a frame around the visible part; drag the frame or click to move it.
 import { colour } from "./charts.js";
 import { load } from "./data.js";
 import { h } from "./dom.js";

@@ -1,4 +1,4 @@
-// Hand a trace to Perfetto's own page, in a new tab and only when asked: it is the one thing here that leaves the cluster.
+// Pass a trace to Perfetto's own page, in a new tab and only on request: no other data here leaves the cluster.
 const ORIGIN = "https://ui.perfetto.dev";
 
 export async function openInPerfetto(url, title, say) {

@@ -1,16 +1,16 @@
-// Tables that sort, filter and leave as CSV.
+// Tables that can be sorted, filtered and exported as CSV.
 import { clear, download, h } from "./dom.js";
 import { whole } from "./units.js";
 
-const kept = new Map(); // how a table is sorted outlives its page being drawn anew
+const kept = new Map(); // how a table is sorted, kept when its page is redrawn
 
 // columns: { name, get(row) -> value to sort and export, show(row) -> what to draw, num, wide, tight, title, fold }
-// Where a table is wider than its place, columns with `fold` leave it, 1 first; a button brings them back, to be scrolled.
+// If a table is too wide, columns with `fold` are hidden, 1 first; a button shows them again, and the table scrolls.
 export function table(id, columns, rows, { go, chosen, most = 100, sort, caption, search = rows.length > 8 } = {}) {
   const state = kept.get(id) || { column: sort?.[0] ?? null, down: sort?.[1] ?? false, text: "", most, folded: 0, all: false };
   kept.set(id, state);
   const head = h("tr", { role: "row" }), body = h("tbody", { role: "rowgroup" }), foot = h("div", { class: "more" });
-  // Roles are said besides: where rows are drawn as lists, a browser would not take them for a table any more.
+  // Roles are explicit: if rows are drawn as lists, browsers would not treat them as a table any more.
   const scroll = h("div", { class: "scroll", role: "region", "aria-label": `Table: ${caption || id}` },
     h("table", { role: "table", "aria-label": caption || id }, h("thead", { role: "rowgroup" }, head), body));
   const value = (column, row) => (column.get ? column.get(row) : null);
@@ -64,7 +64,7 @@ export function table(id, columns, rows, { go, chosen, most = 100, sort, caption
 
   function fit() {
     const width = scroll.clientWidth, isOver = () => scroll.scrollWidth > width + 1;
-    if (!width) return; // not on the page, or out of sight
+    if (!width) return; // not on the page, or not visible
     scroll.classList.remove("over", "stack");
     scroll.removeAttribute("tabindex");
     if (width > (state.width ?? 0) && state.folded) { state.folded = 0; draw(); }
@@ -73,14 +73,14 @@ export function table(id, columns, rows, { go, chosen, most = 100, sort, caption
     if (!isOver()) return;
     if (width < 560) return scroll.classList.add("stack"); // a row is a list of names and values
     scroll.classList.add("over");
-    scroll.tabIndex = 0; // scrolled by keys too
+    scroll.tabIndex = 0; // so that keys scroll it, too
   }
 
   draw();
   const tools = h("span", { class: "chips" },
     search && h("input", { type: "search", placeholder: "Filter", "aria-label": `Filter ${caption || id}`, value: state.text, oninput: (e) => { state.text = e.target.value; draw(); } }),
     h("button", { class: "plain", title: "Export this table as CSV", onclick: () => download(`${id}.csv`, new Blob([csv(columns, ordered())], { type: "text/csv" })) }, "CSV"));
-  const gauge = h("div", {}); // as wide as the table's place, and of a height that does not change with what fits
+  const gauge = h("div", {}); // as wide as the table's container, with a height that does not depend on the visible columns
   new ResizeObserver(fit).observe(gauge);
   return { draw, node: h("div", {}, gauge, scroll, foot), tools };
 }
@@ -95,6 +95,6 @@ function cell(value) {
   if (value === null || value === undefined) return "";
   if (typeof value === "number") return String(value);
   let text = String(value);
-  if (/^[=+\-@\t\r]/.test(text)) text = `'${text}`; // a spreadsheet must not take it for a formula
+  if (/^[=+\-@\t\r]/.test(text)) text = `'${text}`; // so that a spreadsheet does not read it as a formula
   return /[",\r\n]/.test(text) ? `"${text.replaceAll('"', '""')}"` : text;
 }

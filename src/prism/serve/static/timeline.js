@@ -1,4 +1,4 @@
-// The timeline: ranks by time on a canvas. The server aggregates to the pixels shown; here they are painted.
+// The timeline: ranks by time on a canvas. The server aggregates spans to pixels; this file paints them.
 import { COLOURS, colour } from "./charts.js";
 import { load } from "./data.js";
 import { clear, h } from "./dom.js";
@@ -31,7 +31,7 @@ export class Timeline {
     this.tip = h("div", { class: "tip", role: "tooltip" });
     this.where = h("div", { class: "where", "aria-live": "polite" });
     this.bar = h("div", { class: "bar" });
-    this.words = h("p", { class: "unseen", id: "timeline-words" }); // the picture in words
+    this.words = h("p", { class: "unseen", id: "timeline-words" }); // a description of the picture, for screen readers
     this.canvas.setAttribute("aria-describedby", "timeline-words");
     this.map = new Minimap(this);
     this.node = h("div", { class: "timeline" }, this.bar, this.canvas, this.map.canvas, this.words, this.where);
@@ -84,7 +84,7 @@ export class Timeline {
     this.draw();
   }
 
-  // -- what is in sight
+  // -- the visible window
 
   setWindow(from, to, { push = false } = {}) {
     const extent = this.shown;
@@ -181,7 +181,7 @@ export class Timeline {
       this.tell(document);
       this.draw();
       if (first) { this.drawBar(); this.options.onfirst?.(document); }
-      // The first answer tells how many rows there are, and with that how high they are.
+      // The first answer contains the number of rows, and so their height.
       if (this.state.row !== state.row || this.rowHeight !== heightBefore || this.visibleRows > Math.max(rowsBefore, document.picture.labels.length)) this.request(0);
       this.node.dataset.ready = String(Number(this.node.dataset.ready || 0) + 1);
     } catch (error) {
@@ -229,7 +229,7 @@ export class Timeline {
       const [r, g, b] = colours[cell >> 4] || [128, 128, 128];
       const o = i * 4;
       image.data[o] = r; image.data[o + 1] = g; image.data[o + 2] = b;
-      image.data[o + 3] = 70 + Math.round((185 * (cell & 15)) / 15); // faint where little of the pixel is filled
+      image.data[o + 3] = 70 + Math.round((185 * (cell & 15)) / 15); // faint if spans fill little of the pixel
     }
     context.putImageData(image, 0, 0);
     return canvas;
@@ -294,7 +294,7 @@ export class Timeline {
     c.strokeStyle = colour("--line");
     c.beginPath();
     const ticks = this.ticks();
-    // Deep inside a long run only what differs is written: the first tick in full, the others from there.
+    // Deep inside a long run the first tick has its full time, and the others are relative to it.
     const deep = ticks.length > 1 && Math.abs(ticks[0]) / this.tickStep >= 1000;
     for (const [i, t] of ticks.entries()) {
       const x = Math.round(this.x(t)) + 0.5;
@@ -376,7 +376,7 @@ export class Timeline {
     c.lineWidth = 1;
   }
 
-  // In a hang nothing is sent, so that no span is there to be seen: the silence itself is drawn, over all ranks.
+  // In a hang nothing is sent and there are no spans: the silence is drawn over all ranks.
   paintHang(c, x0, x1) {
     const bottom = this.top + Math.min(this.visibleRows, this.numRows) * this.rowHeight;
     c.save();
@@ -402,7 +402,7 @@ export class Timeline {
       if (y < this.top || y + this.rowHeight > this.height + 1 || row % every) continue;
       c.fillStyle = blamed.has(ranks[i]) && this.state.by === "rank" ? colour("--bad") : colour("--soft");
       c.save(); c.beginPath(); c.rect(0, y - 8, this.gutter - 6, this.rowHeight + 16); c.clip();
-      // Of a long label the end is shown: it tells rows apart.
+      // Of a long label the end is shown, because it distinguishes the rows.
       const wide = c.measureText(labels[i]).width, room = this.gutter - 10;
       c.fillText(labels[i], wide > room ? room - wide + 2 : 2, y + (every > 1 ? 6.5 : this.rowHeight / 2));
       c.restore();
@@ -502,7 +502,7 @@ export class Timeline {
     this.changed(true);
   }
 
-  // -- hands
+  // -- pointer, touch and keys
 
   listen() {
     const place = (event) => { const box = this.canvas.getBoundingClientRect(); return { x: event.clientX - box.left, y: event.clientY - box.top }; };
@@ -521,7 +521,7 @@ export class Timeline {
       if (name === "pointerup" && drag?.range && drag.moved) { const [a, b] = [drag.x, drag.at].sort((p, q) => p - q).map((x) => this.time(x)); this.setWindow(a, b, { push: true }); }
       if (name === "pointerup" && drag && !drag.moved) {
         this.onClick(place(event));
-        // A finger does not hover: a tap tells what lies under it, until the next one.
+        // A finger does not hover: a tap shows what is under it until the next tap.
         if (event.pointerType === "touch") { this.hover = place(event); this.draw(); this.showTip(this.hover, event); }
       }
     });
@@ -591,7 +591,7 @@ export class Timeline {
     return true;
   }
 
-  // -- what is under the pointer
+  // -- spans under the pointer
 
   findingAt(at) {
     const t = this.time(at.x), slack = (3 / this.plotWidth) * (this.state.to - this.state.from);

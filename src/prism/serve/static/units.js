@@ -1,4 +1,4 @@
-// Numbers as people read them: one place, so that a unit looks the same on every page.
+// Formats of numbers, in one place, so that a unit looks the same on every page.
 
 const digits = (value, most = 3) => {
   const size = Math.abs(value);
@@ -35,7 +35,7 @@ export function bytes(value) {
 
 export const gbps = (value) => (value === null || value === undefined ? "–" : `${digits(value)} Gb/s`);
 
-// Times are nanoseconds as text or BigInt; a double would lose the last hundreds.
+// Times are nanoseconds as text or BigInt; a double would lose the last digits.
 export function clock(ns, { places = 0, date = false } = {}) {
   const total = BigInt(ns);
   const day = new Date(Number(total / 1_000_000n));
@@ -58,7 +58,7 @@ export function ago(ns) {
 
 export const words = (text) => text.replaceAll("_", " ").replace(/\b(gpus?|cpus?)\b/g, (word) => word.slice(0, 3).toUpperCase() + word.slice(3));
 
-// What GPU time costs, where the service was given a price; nothing else is said of money.
+// The cost of GPU time, if the service was given a price.
 let price = null, currency = "";
 export const setPrice = (overview) => { price = overview.price_per_gpu_hour; currency = overview.currency; };
 export const cost = (gpuSeconds, before = "") => (price === null || gpuSeconds === null || gpuSeconds === undefined ? "" : `${before}${currency}${number((gpuSeconds / 3600) * price)}`);

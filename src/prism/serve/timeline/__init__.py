@@ -1,4 +1,4 @@
-"""A million spans on a screen: an index of them, and pictures of a window as wide as the pixels shown."""
+"""A million spans on a screen: an index of them, and pictures of a window at the width of the screen."""
 
 from prism.serve.shapes.timeline import Picture, SpanColumns, SpanRow
 from prism.serve.timeline.index import SpanIndex, build_index, index_phases

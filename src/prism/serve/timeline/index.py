@@ -1,4 +1,4 @@
-"""SPANS of one job, laid out for windows: sorted by row and start, with what a binary search needs."""
+"""SPANS of one job, arranged for windows: sorted by row and start, with the arrays of a binary search."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class SpanIndex:
     offset: NDArray[np.int64]  # the spans of row i are offset[i] to offset[i + 1]
     start: NDArray[np.int64]
     end: NDArray[np.int64]
-    reach: NDArray[np.int64]  # the latest end so far in the row: sorted, also where spans of a row overlap
+    reach: NDArray[np.int64]  # the latest end so far in the row, which is sorted even if spans of the row overlap
     kind: NDArray[np.uint8]
     kinds_present: tuple[int, ...]
     names: tuple[str, ...]
@@ -65,7 +65,7 @@ def build_index(spans: pl.DataFrame) -> SpanIndex:
         raise BadFileError("the timeline holds spans that end before they start; write it again")
     is_step = spans["lane"] == STEPS_LANE
     steps = spans.filter(is_step).filter(pl.col("kind") == "step")
-    # A prediction has the steps of every rank; those of the first one stand for all.
+    # A prediction has the steps of every rank; those of the first rank represent all.
     steps = steps.filter(pl.col("rank") == pl.col("rank").min()).sort("start_ns")
     numbered = steps.with_row_index("row").select(pl.coalesce("step", "row").alias("index"), "start_ns", "end_ns")
     return _index(
@@ -105,7 +105,7 @@ def _index(spans: pl.DataFrame, *, kinds: tuple[str, ...], steps: pl.DataFrame, 
     lengths = runs["len"].cast(pl.Int64).to_numpy() if runs is not None else np.zeros(0, dtype=np.int64)
     rows = runs["value"].struct.unnest() if runs is not None else pl.DataFrame({"rank": [], "lane": []})
     offset = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64)
-    end = ordered["end_ns"].to_numpy(writable=True)  # compiled loops tell arrays by that too
+    end = ordered["end_ns"].to_numpy(writable=True)  # compiled loops are specific to the memory layout, too
     row_of_span = np.repeat(np.arange(len(lengths)), lengths)
     reach = (
         pl.DataFrame({"row": row_of_span, "end": end})
@@ -142,7 +142,7 @@ def _index(spans: pl.DataFrame, *, kinds: tuple[str, ...], steps: pl.DataFrame, 
 
 
 def _sort(spans: pl.DataFrame) -> pl.DataFrame:
-    """By rank, lane and start; what Prism writes mostly is already."""
+    """Sort by rank, lane and start; files that Prism writes mostly are sorted."""
     keys = ["rank", "lane", "start_ns"]
     before, after = spans.head(max(0, len(spans) - 1)), spans.tail(max(0, len(spans) - 1))
     rank_same, lane_same = before["rank"] == after["rank"], before["lane"] == after["lane"]

@@ -1,4 +1,4 @@
-"""Expected over observed: where a predicted timeline lies on an observed one, and its picture there."""
+"""Expected over observed: how a predicted timeline is aligned with an observed one, and its picture."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from prism.serve.shapes.timeline import SpanRow
 from prism.serve.timeline.index import SpanIndex
 from prism.serve.timeline.picture import WindowQuery, draw_pixels, list_spans
 
-_MOST_STEPS = 64  # in sight; with more, a step is too narrow to compare
+_MOST_STEPS = 64  # visible steps; with more, a step is too narrow to compare
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,7 +54,7 @@ class Overlay:
         return out
 
     def list_spans(self, rank: int, start_ns: int, end_ns: int, *, origin_ns: int, most: int) -> list[SpanRow]:
-        """What the prediction has for an observed rank in a short window, at observed times."""
+        """Predicted spans of an observed rank in a short window, at observed times."""
         out: list[SpanRow] = []
         for start, end, shift in self.parts_of(start_ns, end_ns)[:_MOST_STEPS]:
             predicted = self.rank_of.get(rank, -1)

@@ -1,4 +1,4 @@
-"""A window of a timeline as a picture: exact spans where few are in sight, else one byte a pixel."""
+"""A window of a timeline as a picture: exact spans if few are visible, else one byte per pixel."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from prism.serve.shapes.timeline import Picture, SpanColumns, SpanRow
 from prism.serve.timeline.index import SpanIndex
 from prism.serve.timeline.raster import MAX_KINDS, Window, compile_kernels
 
-# Compute, waiting and hosts' work fill whole rows; they must not hide the communication in the same pixel.
+# Compute, waiting and host work fill whole rows and must not hide the communication in the same pixel.
 _WEIGHTS = {"compute": 0.4, "wait": 0.15, "host": 0.3, "microbatch": 0.0, "step": 0.0}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WindowQuery:
-    """What is in sight: times in nanoseconds, rows from the first shown on."""
+    """The visible part: times in nanoseconds, and rows from the first visible one on."""
 
     start_ns: int
     end_ns: int
@@ -35,7 +35,7 @@ class WindowQuery:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ShownRows:
-    """The rows in sight: index rows `first` to `last` make up each."""
+    """The visible rows; each consists of the index rows `first` to `last`."""
 
     labels: tuple[str, ...]
     ranks: NDArray[np.int64]
@@ -58,7 +58,7 @@ def choose_rows(index: SpanIndex, query: WindowQuery) -> ShownRows:
 
 
 def draw_window(index: SpanIndex, query: WindowQuery, origin_ns: int = 0) -> Picture:
-    """Draw what is in sight."""
+    """Draw the visible part."""
     shown = choose_rows(index, query)
     num_spans = compile_kernels().count(open_window(index, shown.first, shown.last, query))
     few = num_spans <= query.most_spans
@@ -75,7 +75,7 @@ def draw_window(index: SpanIndex, query: WindowQuery, origin_ns: int = 0) -> Pic
 
 
 def open_window(index: SpanIndex, first: NDArray[np.int64], last: NDArray[np.int64], query: WindowQuery) -> Window:
-    """What the loops over spans need to know of a query."""
+    """The arguments of the loops over spans for a query."""
     return _window(index, first, last, query.start_ns, max(query.end_ns, query.start_ns + 1))
 
 
@@ -86,7 +86,7 @@ def _window(index: SpanIndex, first: NDArray[np.int64], last: NDArray[np.int64],
 def draw_pixels(
     index: SpanIndex, first: NDArray[np.int64], last: NDArray[np.int64], query: WindowQuery
 ) -> NDArray[np.uint8]:
-    """The window as shown rows by pixels."""
+    """The window as an array of visible rows by pixels."""
     out = np.zeros((len(first), query.width), dtype=np.uint8)
     weights = weigh_kinds(index, query.hidden)
     scratch = np.empty((max(1, int(np.count_nonzero(weights))), query.width + 2), dtype=np.float32)

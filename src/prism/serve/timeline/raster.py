@@ -91,7 +91,7 @@ def _draw(seen: Window, weight: NDArray[np.float64], out: NDArray[np.uint8], acc
     for shown in range(out.shape[0]):
         if first_row[shown] < 0:
             continue
-        drawn = 0  # a bit for each kind that this row has; only their pixels are cleared and looked at
+        drawn = 0  # a bit for each kind of this row; only pixels of these kinds are cleared and read
         for row in range(first_row[shown], last_row[shown]):
             low, high = offset[row], offset[row + 1]
             low += np.searchsorted(reach[low:high], t0, side="right")  # the first that ends after t0
@@ -105,8 +105,8 @@ def _draw(seen: Window, weight: NDArray[np.float64], out: NDArray[np.uint8], acc
                     acc[n, :] = 0.0
                 begin, rest = max(begin, 0.0), min(rest, float(width))
                 first = min(int(begin), width - 1)
-                # Most spans touch one pixel or two. Both are added to without asking which: a wrongly predicted
-                # branch takes longer than an addition of nothing.
+                # Most spans touch one pixel or two. Both pixels are always added to: a wrongly predicted
+                # branch takes longer than adding zero.
                 acc[n, first] += np.float32(min(rest, first + 1.0) - begin)
                 rest -= first + 1.0
                 if rest < 1.0:
@@ -118,7 +118,7 @@ def _draw(seen: Window, weight: NDArray[np.float64], out: NDArray[np.uint8], acc
                     acc[n, last] += np.float32(rest - int(rest))
         if drawn == 0:
             continue
-        # One plain loop after the other over all pixels: the compiler turns each into vector instructions.
+        # Several simple loops over all pixels: the compiler turns each into vector instructions.
         best[:], filled[:], winner[:] = 0.0, 0.0, 0
         for n in range(num):
             if (drawn >> n) & 1:
@@ -155,7 +155,7 @@ def _count(seen: Window) -> int:
             continue
         for row in range(first_row[shown], last_row[shown]):
             low, high = offset[row], offset[row + 1]
-            before = np.searchsorted(reach[low:high], t0, side="right")  # those that are over by then
+            before = np.searchsorted(reach[low:high], t0, side="right")  # spans that have ended by then
             total += max(0, int(np.searchsorted(start[low:high], t1)) - int(before))
     return total
 

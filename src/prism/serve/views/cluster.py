@@ -54,7 +54,7 @@ def describe_cluster(snapshot: Snapshot) -> ClusterDocument:
         earlier_left_out=max(0, len(earlier) - _MOST_EARLIER),
         findings=now.findings,
         resolved=now.resolved,
-        # Suspects are never left out.
+        # Suspected hosts are always in the list.
         hosts=tuple(sorted([*suspects, *[h for h in hosts if h.state == "ok"]][:_MOST_HOSTS], key=lambda h: h.host)),
         switches=tuple(switches),
         hot_links=tuple(sorted(links, key=lambda link: -link.peak_gbps)[:_MOST_LINKS]),
@@ -81,7 +81,7 @@ def _list_shared(links: list[LinkRow], switches: list[SwitchRow]) -> list[Shared
 
 
 def _newest_hosts(rows: list[HostRow]) -> list[HostRow]:
-    """Each host once, as the newest diagnosis has it; the same name with other addresses is another host."""
+    """Each host once, as in the newest diagnosis; the same name with other addresses is another host."""
     kept: dict[str, list[tuple[set[str], HostRow]]] = {}
     for row in rows:
         addresses = {nic.address for nic in row.nics}
@@ -106,7 +106,7 @@ def _newest_links(rows: list[LinkRow]) -> list[LinkRow]:
 
 
 def _judge_hosts(snapshot: Snapshot, now: Now, rows: list[HostRow]) -> list[HostRow]:
-    """Hosts with what is held against them; those that only a finding or a supervisor names are added."""
+    """Hosts with their findings and cordons; hosts that only a finding or a supervisor names are added."""
     owner = {nic.address: row.host for row in rows for nic in row.nics}
     blamed: dict[str, tuple[str, FindingRow]] = {}
     for row in reversed(now.findings):
@@ -153,7 +153,7 @@ def measure_links(source: Diagnosed) -> pl.DataFrame:
 
 
 def list_links(source: Diagnosed, load: pl.DataFrame) -> list[LinkRow]:
-    """The links with their tenants, as far as their load was written."""
+    """The links with their tenants, if their load was written."""
     if source.links is None:
         return []
     about = source.links.group_by("address").agg(

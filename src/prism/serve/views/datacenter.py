@@ -36,7 +36,7 @@ def describe_datacenters(snapshot: Snapshot) -> DatacenterDocument:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Price:
-    """What a GPU costs by the hour; None where nobody said."""
+    """The price of a GPU-hour; None if none was given."""
 
     per_gpu_hour: float | None = None
     currency: str = "$"

@@ -1,4 +1,4 @@
-"""The Evaluation page: how far, who leads over steps, and which trial ran where."""
+"""The Evaluation page: progress, scores over steps, and where each trial ran."""
 
 from __future__ import annotations
 

@@ -18,7 +18,7 @@ from prism.serve.views.runs import describe_run_row
 
 
 class ToldVerdict(NamedTuple):
-    """A verdict, its id, the file or run it is of, and the folder that its paths count from."""
+    """A verdict, its id, its file or run, and the folder that its paths are relative to."""
 
     id: str
     origin: str
@@ -36,7 +36,7 @@ def describe_failures(snapshot: Snapshot) -> FailuresDocument:
 
 
 def list_verdicts(snapshot: Snapshot) -> tuple[ToldVerdict, ...]:
-    """All that were read: of supervisors, and of `prism explain`; a failure that both explain is one."""
+    """All verdicts, of supervisors and of `prism explain`; a failure that both explain appears once."""
     return snapshot.once("verdicts", lambda: tuple(_list_verdicts(snapshot)))
 
 
@@ -65,12 +65,12 @@ def _list_verdicts(snapshot: Snapshot) -> Iterator[ToldVerdict]:
             continue
         same.append(log)
         fresh.append(told)
-    # Those of `prism explain` come first, as they were asked for by a person.
+    # Those of `prism explain` come first, because a person asked for them.
     yield from sorted(fresh, key=lambda told: told.origin == told.place)
 
 
 def _is_same_log(a: PurePosixPath, b: PurePosixPath) -> bool:
-    """Whether two paths may name one file: read from different folders, one is the end of the other."""
+    """Whether two paths, relative to different folders, may name one file: one is the end of the other."""
     shorter, longer = sorted((a.parts, b.parts), key=len)
     return longer[len(longer) - len(shorter) :] == shorter
 
@@ -86,7 +86,7 @@ def describe_verdict(snapshot: Snapshot, folder: Folder, id: str) -> VerdictDocu
 
 
 def list_hosts(snapshot: Snapshot) -> list[HostHistory]:
-    """Hosts that something is known against, worst first."""
+    """Hosts with findings, failures or cordons, worst first."""
     names: dict[str, HostHistory] = {}
 
     def known(host: str) -> HostHistory:
@@ -111,7 +111,7 @@ def list_hosts(snapshot: Snapshot) -> list[HostHistory]:
                 names[str(host)] = replace(old, num_failures=old.num_failures + 1, reasons=(*old.reasons, reason))
     for told in list_verdicts(snapshot):
         if told.origin == told.place:
-            continue  # of a supervisor, which counts its failures itself
+            continue  # of a supervisor, whose failures are counted there
         for host in told.verdict.hosts:
             old, reason = known(host), f"{told.verdict.reason} in {told.verdict.log}"
             names[host] = replace(old, num_failures=old.num_failures + 1, reasons=(*old.reasons, reason))

@@ -1,4 +1,4 @@
-"""The History page: what was, by job and day; two of them side by side; and a search through all of it."""
+"""The History page: past jobs and days, two of them side by side, and a search."""
 
 from __future__ import annotations
 
@@ -98,14 +98,14 @@ def search(index: ReadableIndex, text: str) -> SearchDocument:
 
 
 def to_row(entry: StoredEntry) -> EntryRow:
-    """A row of the index as the API tells it."""
+    """A row of the index in the shape of the API."""
     values = {field.name: getattr(entry, field.name) for field in fields(StoredEntry)}
     values |= {"at_ns": str(entry.at_ns), "until_ns": str(entry.until_ns)}
     return EntryRow(**values, ref=f"{entry.kind}:{entry.key}:{entry.at_ns}", page=_page_of(entry))
 
 
 def to_annotation_row(note: Annotation) -> AnnotationRow:
-    """A remark as the API tells it."""
+    """A remark in the shape of the API."""
     return AnnotationRow(
         id=note.id,
         at_ns=str(note.at_ns),

@@ -1,4 +1,4 @@
-"""The Host page: what every source says of one host, now and ever; and the feed of findings as they were told."""
+"""The Host page: what every source says about one host, now and in the past; and the feed of findings."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _MOST_EVENTS = 200
 def describe_host(
     snapshot: Snapshot, index: ReadableIndex, notes: Notes, host: str, *, offset: int = 0, limit: int = 200
 ) -> HostDocument | None:
-    """Everything ever said of a host; None where nothing was."""
+    """Everything that is known about a host; None if nothing is."""
     page = find_entries(index, Asked(host=host, offset=offset, limit=limit))
     row = next((row for row in describe_cluster(snapshot).hosts if row.host == host), None)
     known = next((entry for entry in list_hosts(snapshot) if entry.host == host), None)
@@ -40,7 +40,7 @@ def describe_host(
 
 
 def describe_feed(snapshot: Snapshot, *, offset: int = 0, limit: int = _MOST_EVENTS) -> FeedDocument:
-    """What watches told, newest first."""
+    """The lines that watches printed, newest first."""
     rows = snapshot.once("feed", lambda: _list_events(snapshot))
     return FeedDocument(events=rows[offset : offset + limit], total=len(rows))
 

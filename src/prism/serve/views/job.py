@@ -27,7 +27,7 @@ from prism.serve.views.looks import find_now, findings_of_job
 
 _MOST_LOOKS = 1_000
 _MOST_GROUPS = 256  # of one kind
-_SAME_JOB = 0.5  # share of endpoints in common that makes a scenario's job the observed one
+_SAME_JOB = 0.5  # share of common endpoints above which a scenario's job is taken for the observed one
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,7 +41,7 @@ class TimelineSource:
     steps: pl.DataFrame | None  # None: those in the file
     endpoints: tuple[str, ...] = ()  # by rank
     endpoint_of_rank: Mapping[int, str] | None = None
-    shown_ns: tuple[int, int] | None = None  # what the range must hold besides spans: findings, the job's own ends
+    shown_ns: tuple[int, int] | None = None  # of findings and of the job, which may lie outside its spans
 
 
 def describe_job(snapshot: Snapshot, key: str) -> JobDocument | None:
@@ -77,7 +77,7 @@ def describe_job(snapshot: Snapshot, key: str) -> JobDocument | None:
 
 
 def list_looks(snapshot: Snapshot, row: JobRow) -> tuple[LookRow, ...]:
-    """All looks at the job that a row is one look at, newest first."""
+    """All looks at the job of a row, newest first."""
     rows = {known.key: known for known in list_jobs(snapshot)}
     keys = next((keys for keys in find_now(snapshot).looks if row.key in keys), (row.key,))
     return tuple(
@@ -145,7 +145,7 @@ def find_timeline(snapshot: Snapshot, key: str) -> TimelineSource | None:
 
 
 def _range_of(job: DiagnosedJob, findings: tuple[Finding, ...]) -> tuple[int, int] | None:
-    """From the first to the last moment that a diagnosis tells of a job: a hang lies after its last span."""
+    """From the first to the last moment of a job in a diagnosis: a hang lies after its last span."""
     moments = [at for f in findings if f.job == job.id for at in (f.start_ns, f.end_ns)]
     moments += [at for at in (job.started_ns, job.ended_ns) if at is not None]
     return (min(moments), max(moments)) if moments else None
@@ -180,7 +180,7 @@ def match_ranks(observed: TimelineSource, predicted: TimelineSource) -> dict[int
 
 
 def blamed_ranks(finding: Finding, job: DiagnosedJob, host_of: Mapping[str, str]) -> tuple[int, ...]:
-    """The ranks that a finding's culprit stands for."""
+    """The ranks that belong to a finding's culprit."""
     culprit = finding.culprit
     named = set(culprit.id.replace(">", ",").split(","))
     match culprit.type:

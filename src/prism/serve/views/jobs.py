@@ -1,4 +1,4 @@
-"""Every job that some source knows, and how well it is."""
+"""Every job that some source contains, and its health."""
 
 from __future__ import annotations
 
@@ -19,17 +19,17 @@ from prism.serve.sources.predicted import Predicted
 from prism.serve.sources.supervised import Supervised
 from prism.serve.sources.watched import Watched, WatchedJob
 
-_TREND = 48  # steps in the little plot of a table
+_TREND = 48  # steps in the small plot of a table
 _UNSEEN: dict[str, Any] = {"state": "unknown", "stale": False, "looked_until_ns": "0", "num_hosts": None, "hosts": ()}
 
 
 def key_of(place: str, name: str) -> str:
-    """How a job of a place is asked for."""
+    """The key of a job of a place."""
     return f"{place}~{name}"
 
 
 def list_jobs(snapshot: Snapshot) -> tuple[JobRow, ...]:
-    """Every look at every job, also those that a newer one has replaced; made once for a snapshot."""
+    """Every look at every job, including replaced ones; computed once per snapshot."""
     return snapshot.once("jobs", lambda: tuple(_list_jobs(snapshot)))
 
 
@@ -63,14 +63,14 @@ def describe_finding(finding: Finding, place: str, origin_ns: int) -> FindingRow
 
 
 def origin_of(steps: pl.DataFrame, findings: Sequence[Finding] = ()) -> int:
-    """The moment that times of a job count from: its first step, or the first finding."""
+    """The origin of a job's times: its first step, or the first finding."""
     if len(steps):
         return int(steps["start_ns"][0])
     return min((finding.start_ns for finding in findings), default=0)
 
 
 def describe_layout(layout: Layout) -> str:
-    """Degrees in a few letters, as dp4 tp8 pp4; those of 1 are left out."""
+    """Degrees in short form, as dp4 tp8 pp4, without those of 1."""
     parts = [(name, getattr(layout, name).value) for name in ("dp", "tp", "pp", "cp", "ep")]
     return " ".join(f"{name}{'?' if value is None else value}" for name, value in parts if value != 1) or "dp1"
 
@@ -94,7 +94,7 @@ def judge_findings(findings: Iterable[Finding]) -> tuple[Health, str]:
 
 
 def _row_of_diagnosed(source: Diagnosed, job: DiagnosedJob) -> JobRow:
-    # A job that ended is not a hang: it is silent because it is over.
+    # A job that ended does not hang: it is silent because it is over.
     own = [f for f in source.findings if f.job == job.id and not (f.kind == "hang" and job.state == "ended")]
     lengths = ((job.steps["end_ns"] - job.steps["start_ns"]) / 1e9).to_list()
     health, text = judge_findings(own)
@@ -181,7 +181,7 @@ def _row_of_run(run: Supervised) -> JobRow:
 
 
 def judge_run(run: Supervised) -> tuple[Health, str]:
-    """How a supervised run stands, in a word and a line."""
+    """The health of a supervised run, as a word and a line."""
     if run.outcome:
         health: Health = "done" if run.outcome == "done" else "failed"
         return health, run.outcome_text

@@ -1,4 +1,4 @@
-"""The Live page: jobs with their last steps, findings as they were told, what is at risk, and who waits."""
+"""The Live page: jobs with their last steps, the feed of findings, parts at risk, and queues."""
 
 from __future__ import annotations
 
@@ -62,5 +62,5 @@ def _list_queues(snapshot: Snapshot) -> tuple[QueueRow, ...]:
 
 
 def _number(value: Any) -> float | None:
-    """A number of a document that others wrote; None where it is none."""
+    """A number of a document that another command wrote; None if it is no number."""
     return float(value) if isinstance(value, int | float) and math.isfinite(value) else None

@@ -1,4 +1,4 @@
-"""Which look at a job is the newest: diagnoses and watches of the same endpoints tell of one job, not of several."""
+"""Which look at a job is the newest: diagnoses and watches of the same endpoints are of one job."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ _SAME_TIME_NS = 86_400 * 10**9  # a run and a look at its hosts are of one job w
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Now:
-    """The newest look at every job, and what it found. Every number of the pages is counted from these rows."""
+    """The newest look at every job, and its findings. Every number on the pages is counted from these rows."""
 
     jobs: tuple[JobRow, ...]  # observed, watched and supervised; each job once
     predictions: tuple[JobRow, ...]
     earlier: tuple[JobRow, ...]  # looks that a newer one has replaced, and jobs that a watch does not see any more
     findings: tuple[FindingRow, ...]  # open, costliest first
-    resolved: tuple[FindingRow, ...]  # over, by the word of a watch
+    resolved: tuple[FindingRow, ...]  # ended, according to a watch
     looks: tuple[tuple[str, ...], ...]  # keys of all looks at one job, newest first
     diagnoses: tuple[Diagnosed, ...]  # those that hold the newest look at some job, newest first
 
@@ -43,12 +43,12 @@ class _Look:
 
 
 def find_now(snapshot: Snapshot) -> Now:
-    """The newest look at every job; made once for a snapshot."""
+    """The newest look at every job; computed once per snapshot."""
     return snapshot.once("now", lambda: _find_now(snapshot))
 
 
 def findings_of_job(snapshot: Snapshot, key: str) -> list[FindingRow]:
-    """Every finding of one look at a job, also of an earlier one."""
+    """Every finding of one look at a job, which may be an earlier look."""
     return [row for row in _all_findings(snapshot) if row.job_key == key]
 
 
@@ -162,7 +162,7 @@ def _tell(snapshot: Snapshot) -> Iterator[FindingRow]:
         origins = {job.id: origin_of(job.steps, source.findings) for job in source.jobs}
         ended = {job.id for job in source.jobs if job.state == "ended"}
         for finding in source.findings:
-            if not (finding.kind == "hang" and finding.job in ended):  # A job that ended is not a hang.
+            if not (finding.kind == "hang" and finding.job in ended):  # A job that ended does not hang.
                 yield describe_finding(finding, source.place, origins.get(finding.job, finding.start_ns))
     for watch in snapshot.all_of(Watched):
         first = {job.id: job.first_seen_ns for job in watch.jobs}
@@ -183,7 +183,7 @@ def _describe_followed(followed: FollowedFinding, place: str, first: dict[str, i
 
 
 def _without_doubles(rows: Iterable[FindingRow]) -> list[FindingRow]:
-    """One row for a finding that two files tell of, such as a watch's state and the lines that it printed elsewhere."""
+    """One row for a finding that is in two files, such as a watch's state and the lines that it printed."""
     kept: dict[tuple[str, str, str, str, int], FindingRow] = {}
     for row in rows:
         start_ns = int(row.origin_ns) + row.from_ns

@@ -84,7 +84,7 @@ def tell_story(run: Supervised) -> Iterator[Chapter]:
 
 
 def _head_of(decision: Decision) -> tuple[Tone, str]:
-    """What was seen, in a line."""
+    """An event in one line."""
     fields, kinds = decision.fields, [str(action.get("action")) for action in decision.actions]
     match decision.event:
         case "Exited":
@@ -121,7 +121,7 @@ def _head_of(decision: Decision) -> tuple[Tone, str]:
 
 
 def _say_action(action: Mapping[str, Any]) -> str:
-    """What was done, in a line."""
+    """An action in one line."""
     hosts = ", ".join(map(str, action.get("hosts") or ())) or "hosts of the launcher's choice"
     attempt, step = action.get("attempt"), action.get("step")
     match action.get("action"):

@@ -1,4 +1,4 @@
-"""The timeline of a job or an evaluation as documents: a window, the spans under the pointer, where time went."""
+"""The timeline of a job or an evaluation as documents: a window, the spans under the pointer, time by kind."""
 
 from __future__ import annotations
 
@@ -104,7 +104,7 @@ def _window_of(found: Timeline, from_ns: int | None, to_ns: int | None) -> tuple
 
 
 def _list_steps(steps: pl.DataFrame, start: int, end: int, origin: int) -> tuple[StepRow, ...]:
-    # Not a filter of the frame: that wakes Polars' threads, which takes longer than all the rest of a window.
+    # Not a filter of the frame: starting Polars' threads takes longer than the rest of a window.
     index, starts, ends = (steps[name].to_numpy() for name in ("index", "start_ns", "end_ns"))
     inside = np.flatnonzero((starts < end) & (ends > start))
     if len(inside) > _MOST_STEPS:

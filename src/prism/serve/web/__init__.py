@@ -1,1 +1,1 @@
-"""The service: pages, API and metrics over HTTP, and what keeps them safe."""
+"""The service: pages, API and metrics over HTTP, and their protection."""

@@ -1,4 +1,4 @@
-"""Answers as bytes, made once for each state of what is served and given to all who ask the same."""
+"""Answers as bytes, built once for each version of the folder and sent to every equal request."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ from prism.serve.library import Library
 from prism.serve.web.problems import answer_error
 
 _LEAST_PACKED_BYTES = 1_024
-_GZIP_LEVEL = 2  # windows of a timeline are packed for each zoom: level 6 takes three times as long for a tenth less
+_GZIP_LEVEL = 2  # windows are compressed at every zoom: level 6 takes three times as long and saves a tenth
 _ZSTD_LEVEL = 1  # a fifth of the time of gzip at level 2, and smaller
-_KEPT_BYTES = 1_024  # that an answer takes besides its body
+_KEPT_BYTES = 1_024  # memory of an answer besides its body
 Encoding = Literal["", "gzip", "zstd"]
 Key = tuple[Hashable, ...]
 M = TypeVar("M", bound=BaseModel)
@@ -37,7 +37,7 @@ _has_zstd = find_spec("zstandard") is not None
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """A body with its tag, and the responses that hold it: as it is, packed, and for those who have it already."""
+    """A body with its tag, and its responses: plain, compressed, and empty for clients that have it already."""
 
     body: bytes
     media_type: str
@@ -45,7 +45,7 @@ class Answer:
     _made: dict[str, Response] = field(default_factory=dict)
 
     def respond(self, scope: Scope) -> Response:
-        """The response to a request: packed as its client takes it, empty where the client has it."""
+        """The response to a request: compressed as its client accepts, empty if the client has it already."""
         accepted = known = b""
         for name, value in scope["headers"]:
             if name == b"accept-encoding":
@@ -85,7 +85,7 @@ class Kept(NamedTuple):
 
 @dataclass(slots=True)
 class Answers:
-    """Keeps the newest answers. An answer is known by its path and query, and good until what it depends on changes."""
+    """Keeps the newest answers. Path and query identify an answer; it is valid until what it depends on changes."""
 
     library: Library
     depends: Mapping[str, Callable[[], Hashable]] = field(default_factory=dict)  # by path: on what besides the folder
@@ -96,7 +96,7 @@ class Answers:
     _limiter: CapacityLimiter | None = None
 
     def find(self, scope: Scope) -> Response | None:
-        """The response to a request where the answer is kept."""
+        """The response to a request if its answer is kept."""
         answer = self._find(self._key_of(scope))
         return None if answer is None else answer.respond(scope)
 
@@ -108,7 +108,7 @@ class Answers:
         *,
         at_once: bool = False,
     ) -> Response:
-        """Answer from what is kept, or build it, in a thread unless that takes no time; None from `build` is 404."""
+        """Send the kept answer or build it, in a thread unless that is quick; None from `build` is 404."""
         key = self._key_of(request.scope)
         answer = self._find(key)
         if answer is not None:
@@ -131,13 +131,13 @@ class Answers:
         return found[1]
 
     def _workers(self) -> CapacityLimiter:
-        """No more threads than cores: more would only take turns with the one that answers everybody else."""
+        """No more threads than cores: more would only slow down the thread that answers other requests."""
         if self._limiter is None:
             self._limiter = CapacityLimiter(max(2, cpu_count() or 2))
         return self._limiter
 
     def _key_of(self, scope: Scope) -> Key:
-        """Everything that an answer depends on; never who asks, which the guard has looked at before."""
+        """Everything that an answer depends on; not the user, whom the guard has checked before."""
         path = scope["path"]
         also = self.depends.get(path)
         return path, scope["query_string"], self.library.snapshot.version, also() if also is not None else None
@@ -163,13 +163,13 @@ class Answers:
 
 @dataclass(frozen=True, slots=True)
 class Direct(Generic[M]):
-    """A route that is answered without the framework, which takes longer for its parameters than a window to draw."""
+    """A route outside the framework, which takes longer to read the parameters than it takes to draw a window."""
 
     parameters: type[M]
     answer: Callable[[Request, M], Awaitable[Response]]
 
     async def ask(self, scope: Scope) -> Response | None:
-        """The response; None where a parameter is wrong, which the framework words."""
+        """The response; None if a parameter is wrong: then the framework answers with the error."""
         given = dict(parse_qsl(scope["query_string"].decode("latin-1"), keep_blank_values=True))
         try:
             asked = self.parameters.model_validate(given)
@@ -179,13 +179,13 @@ class Direct(Generic[M]):
 
 
 class Shortcut:
-    """Before the framework looks for a route: what is kept, and windows of timelines. Most of what pages ask for."""
+    """Answers most requests before the framework looks for a route: kept answers and windows of timelines."""
 
     def __init__(self, app: ASGIApp, answers: Answers, direct: Mapping[str, Direct[Any]]) -> None:
         self.app, self.answers, self.direct = app, answers, direct
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer, or pass on."""
+        """Answer the request, or pass it on."""
         response = None
         if scope["type"] == "http" and scope["method"] == "GET":
             response = self.answers.find(scope)
@@ -195,14 +195,14 @@ class Shortcut:
 
 
 def make_answer(document: object, media_type: str) -> Answer:
-    """A document as bytes. Its tag is of the bytes alone: another version may say the same."""
+    """A document as bytes. Its tag depends on the bytes alone: another version may have the same content."""
     body = document if isinstance(document, bytes) else to_json(document, inf_nan_mode="null")
     return Answer(body, media_type, f'"{sha256(body).hexdigest()[:20]}"')
 
 
 @lru_cache(maxsize=64)
 def choose_encoding(accepted: bytes) -> Encoding:
-    """How a client that sends such an Accept-Encoding is answered; "" for as it is."""
+    """The compression for a client with this Accept-Encoding; "" for none."""
     taken = set()
     for part in accepted.decode("latin-1").lower().split(","):
         name, _, weight = part.partition(";")

@@ -31,11 +31,11 @@ from prism.serve.web.answers import Answers, Direct
 from prism.serve.web.parameters import Key, Limit, Offset, SpansQuery, Time, TimelineQuery
 from prism.serve.web.problems import ErrorBody, answer_error
 
-_EVENTS_S = 20.0  # less than the limit on an answer; longer streams would hold connections of closed laptops
+_EVENTS_S = 20.0  # below the time limit of an answer; longer streams would hold connections of closed laptops
 _EVENTS_LOOK_S = 0.1
 _EVENTS_RETRY_MS = 500
 _MOST_TRACES = 2  # at once; each takes a core for a second
-# What a report may do when it is opened: nothing but look like itself.
+# A report may use its own styles and images, and nothing else.
 _REPORT_POLICY = "default-src 'none'; style-src 'unsafe-inline'; img-src data:; sandbox allow-downloads"
 _ERRORS: dict[int | str, dict[str, Any]] = {
     404: {"model": ErrorBody, "description": "Nothing of that key"},
@@ -45,12 +45,12 @@ _ERRORS: dict[int | str, dict[str, Any]] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Service:
-    """What the routes answer from."""
+    """The data that the routes answer from."""
 
     library: Library
     timelines: Timelines
     answers: Answers
-    version: Callable[[], int]  # grows when what is answered changes
+    version: Callable[[], int]  # grows when an answer may change
     price: datacenter.Price = field(default_factory=datacenter.Price)
 
 
@@ -70,7 +70,7 @@ def _add_lists(router: APIRouter, service: Service) -> None:
 
     @router.get("/version", response_model=Versions, tags=["folder"])
     async def version(request: Request) -> Response:
-        """The version of the folder: ask again and again, and reload the rest when it grows."""
+        """The version of the folder: poll it, and reload the rest when it grows."""
         now = Versions(version=service.version(), looked_ns=str(library.snapshot.looked_ns))
         return await give(request, lambda: now)
 
@@ -108,7 +108,7 @@ def _add_lists(router: APIRouter, service: Service) -> None:
 
     @router.get("/live", response_model=LiveDocument, tags=["cluster"])
     async def get_live(request: Request) -> Response:
-        """What happens now: jobs, the feed of findings, risks and queues."""
+        """The current state: jobs, the feed of findings, risks and queues."""
         return await give(request, lambda: live.describe_live(library.snapshot))
 
     @router.get("/failures", response_model=FailuresDocument, tags=["failures"])
@@ -162,7 +162,7 @@ def _add_details(router: APIRouter, service: Service) -> None:
 
 
 def list_direct(service: Service) -> dict[str, Direct[Any]]:
-    """What a page asks for while somebody moves over a timeline: answered without the framework."""
+    """Windows of a timeline that a page requests while somebody moves in it: answered without the framework."""
     timelines, give = service.timelines, service.answers.give
 
     async def draw(request: Request, asked: TimelineQuery) -> Response:
@@ -194,7 +194,7 @@ def _add_timeline(router: APIRouter, service: Service) -> None:
 
     @router.get("/spans", response_model=SpansDocument, responses=_ERRORS, tags=["job"])
     async def spans(request: Request, asked: Annotated[SpansQuery, Query()]) -> Response:
-        """The spans of a rank that a short window touches, longest first: what lies under the pointer."""
+        """The spans of a rank in a short window, longest first: those under the pointer."""
         return await direct["/api/spans"].answer(request, asked)
 
     @router.get("/breakdown", response_model=BreakdownDocument, responses=_ERRORS, tags=["job"])
@@ -252,7 +252,7 @@ def _add_files(router: APIRouter, service: Service) -> None:
 
 def _add_events(router: APIRouter, service: Service) -> None:
     async def tell(request: Request) -> AsyncIterator[str]:
-        """A line for every new version; the stream ends after a while, and a browser asks for it again."""
+        """A line for every new version; the stream ends after some seconds, and a browser opens it again."""
         yield f"retry: {_EVENTS_RETRY_MS}\n\n"
         told, loop = -1, asyncio.get_running_loop()
         until = loop.time() + _EVENTS_S

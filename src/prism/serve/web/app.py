@@ -56,13 +56,13 @@ class AppConfig:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Backing:
-    """What the routes answer from, and what is done meanwhile."""
+    """The data that the routes answer from, and the periodic work."""
 
     library: Library
     index: ReadableIndex
     notes: Notes
     alerter: Alerter
-    version: Callable[[], int]  # grows when what is answered changes
+    version: Callable[[], int]  # grows when an answer may change
     start: Callable[[], list[asyncio.Task[NoReturn]]] = list
 
 
@@ -98,7 +98,7 @@ def create_app(config: AppConfig, backing: Backing | None = None) -> ASGIApp:
     @contextlib.asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
         tasks = backing.start()
-        threading.Thread(target=_prepare, daemon=True).start()  # a service that is stopped does not wait for it
+        threading.Thread(target=_prepare, daemon=True).start()  # stopping the service does not wait for it
         yield
         for task in tasks:
             task.cancel()
@@ -150,12 +150,12 @@ def create_app(config: AppConfig, backing: Backing | None = None) -> ASGIApp:
 
 
 def _state_of_history(backing: Backing) -> tuple[int, int, int]:
-    """Another one whenever a page of the history may say something else."""
+    """A value that changes whenever a page of the history may change."""
     return backing.index.version, backing.notes.catch_up(), backing.index.num_waiting
 
 
 def _prepare() -> None:
-    """What the first visitor would else wait for."""
+    """Compile the loops, so that the first visitor need not wait for them."""
     warm_up()
     load_static()
 

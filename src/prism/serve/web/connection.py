@@ -1,4 +1,4 @@
-"""Connections are bounded: a request must come whole within a time and a size, or its connection is closed."""
+"""Limits on connections: a request must arrive complete within a time and a size, or its connection is closed."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from uvicorn.protocols.http.h11_impl import H11Protocol as HttpProtocol
 elif find_spec("httptools"):
-    # Written in C: an answer takes a third of the processor's time that it takes with h11.
+    # Written in C: an answer takes a third of the processor time that h11 needs.
     from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol as HttpProtocol
 else:
     from uvicorn.protocols.http.h11_impl import H11Protocol as HttpProtocol
@@ -19,11 +19,11 @@ _MOST_HEAD_BYTES = 64 << 10
 
 
 class BoundedProtocol(HttpProtocol):
-    """HTTP/1.1 with limits from opening a connection, or from the answer before, to the next whole request."""
+    """HTTP/1.1 with a limit from the opening of a connection, or the last answer, to the next complete request."""
 
     request_seconds = 10.0
     _deadline: asyncio.TimerHandle | None = None
-    _num_waiting = 0  # bytes that have not made a request yet
+    _num_waiting = 0  # bytes of a request that is not complete yet
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """Start the clock."""
@@ -36,7 +36,7 @@ class BoundedProtocol(HttpProtocol):
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
-        """Take what came; what grows too large before it is a request is refused."""
+        """Receive bytes; an incomplete request that grows too large is refused."""
         before: Any = self.cycle
         super().data_received(data)
         self._num_waiting = 0 if self.cycle is not before else self._num_waiting + len(data)
@@ -45,7 +45,7 @@ class BoundedProtocol(HttpProtocol):
             self.transport.close()
 
     def on_response_complete(self) -> None:
-        """The next request has its own time."""
+        """Restart the clock for the next request."""
         super().on_response_complete()
         self._num_waiting = 0
         self._cancel_deadline()
@@ -56,7 +56,7 @@ class BoundedProtocol(HttpProtocol):
         self._deadline = self.loop.call_later(self.request_seconds, self._look_again)
 
     def _look_again(self) -> None:
-        # When the service itself was late, the request may lie in the socket, not yet read.
+        # If the service itself was late, the request may be in the socket, not read yet.
         self._deadline = self.loop.call_later(_GRACE_SECONDS, self._close_if_idle)
 
     def _cancel_deadline(self) -> None:
@@ -71,5 +71,5 @@ class BoundedProtocol(HttpProtocol):
 
 
 def limit_requests(seconds: float) -> type[BoundedProtocol]:
-    """The protocol with a limit of its own; uvicorn takes a class, not an object."""
+    """The protocol with this limit, as a class, because uvicorn takes no object."""
     return type("LimitedProtocol", (BoundedProtocol,), {"request_seconds": seconds})

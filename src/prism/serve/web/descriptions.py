@@ -1,4 +1,4 @@
-"""What every field of the API means: one text for a name, another where a document uses the name for something else."""
+"""What every field of the API means: one text per name, or another where a document uses the name differently."""
 
 from __future__ import annotations
 

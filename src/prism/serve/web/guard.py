@@ -1,4 +1,4 @@
-"""In front of every request: who may ask, how much and for how long, and the headers of every answer."""
+"""Checks before every request: who may ask, how much and how often; and the headers of every answer."""
 
 from __future__ import annotations
 
@@ -36,13 +36,13 @@ _HEADERS = {
     "Referrer-Policy": "no-referrer",
     "Permissions-Policy": "camera=(), geolocation=(), microphone=()",
     "Cross-Origin-Resource-Policy": "same-origin",
-    "Cross-Origin-Opener-Policy": "same-origin-allow-popups",  # Perfetto's tab must be able to answer
+    "Cross-Origin-Opener-Policy": "same-origin-allow-popups",  # so that Perfetto's tab can send messages back
     "Cache-Control": "no-store",
 }
 _RAW_HEADERS = [(name.lower().encode(), value.encode()) for name, value in _HEADERS.items()]
 
 _WRITABLE = frozenset({"/api/annotations", "/api/silences", "/api/alerts/test"})
-WRITE_HEADER = "x-prism-write"  # a page elsewhere cannot send it without asking first, and is never told yes
+WRITE_HEADER = "x-prism-write"  # pages of other sites need permission to send it (CORS), which is never given
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,7 +50,7 @@ class GuardConfig:
     """What is allowed."""
 
     token: str | None = None  # None: everybody who reaches the address
-    hosts: frozenset[str] | None = LOOPBACK  # names in Host; None: any. Stops pages that rebind their name to us
+    hosts: frozenset[str] | None = LOOPBACK  # names in Host; None: any. Prevents DNS rebinding
     most_query_bytes: int = 8_192
     most_seconds: float = 30.0
     most_trace_seconds: float = 600.0  # traces are large, and networks slow
@@ -58,8 +58,8 @@ class GuardConfig:
     most_wrong_tries: int = 10  # of tokens from one address within `wrong_tries_s`
     wrong_tries_s: float = 60.0
     tokens: tuple[Token, ...] = ()  # further ones, with scopes and an end
-    trusted_proxies: tuple[IPv4Network | IPv6Network, ...] = ()  # whose word on who asks is taken
-    user_header: str = ""  # in which they name the user, as X-Forwarded-User; "" takes nobody's word
+    trusted_proxies: tuple[IPv4Network | IPv6Network, ...] = ()  # proxies that may name the user
+    user_header: str = ""  # in which they name the user, such as X-Forwarded-User; "": none
     writable: bool = False  # whether annotations and silences may be written
     most_body_bytes: int = 8_192
     most_writes: int = 60  # from one address within a minute
@@ -77,7 +77,7 @@ class Guard:
         self.tokens = (*given, *config.tokens)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Refuse or pass on one request."""
+        """Refuse one request, or pass it on."""
         if scope["type"] != "http":
             await self.app(scope, receive, send)
             return
@@ -107,7 +107,7 @@ class Guard:
         if is_head:
             scope = {**scope, "method": "GET"}  # A HEAD is a GET whose body is not sent.
         try:
-            # The time limit holds for sending too: a reader that takes nothing is let go.
+            # The time limit holds for sending, too: a client that reads nothing is disconnected.
             async with asyncio.timeout(limit_s):
                 await (refusal or self.app)(scope, receive, send_safely)
         except TimeoutError:
@@ -133,7 +133,7 @@ class Guard:
         return self._check_token(scope, headers) or (self._check_write(scope, headers) if writes else None)
 
     def _check_write(self, scope: Scope, headers: Headers) -> ASGIApp | None:
-        """Only our own pages and programs that mean it may write, and not without end."""
+        """Only our own pages, and programs that send the header, may write, and only so much per minute."""
         origin = headers.get("origin")
         if headers.get(WRITE_HEADER) != "1" or (origin and origin.partition("://")[2] != headers.get("host", "")):
             return answer_error(403, "writing needs the header X-Prism-Write: 1, and comes from no other site")
@@ -172,15 +172,15 @@ class Guard:
         return answer_error(401, message, {"WWW-Authenticate": "Bearer"})
 
     def _find(self, matches: Callable[[Token], bool]) -> Token | None:
-        """The token that matches and has not ended; every one is compared, so that the time tells nothing."""
+        """The token that matches and has not expired; all are compared, so that the time reveals nothing."""
         found = [token for token in self.tokens if matches(token)]
         return next((token for token in found if not token.has_ended(time.time())), None)
 
     def _let_in(self, scope: Scope, token: Token, asked: dict[str, list[str]]) -> ASGIApp:
-        """Keep a session in a cookie; the token leaves the address at once, so that it is not shared with a link."""
+        """Keep the session in a cookie and the token out of the address, so that shared links do not contain it."""
         query = urlencode(asked, doseq=True)
-        # Relative to the page asked for, so that a prefix that only the proxy knows stays; "./" keeps a name that
-        # begins like an address from being one.
+        # Relative to the requested page, which keeps a prefix that only the proxy knows; with "./" a name that
+        # looks like an address is not one.
         place = "./" + quote(scope["path"].rpartition("/")[2])
         answer = RedirectResponse(place + (f"?{query}" if query else ""), status_code=303)
         # Lax: a user who follows a link from a chat or a ticket stays logged in.
@@ -203,7 +203,7 @@ class WrongTries:
         self._moments: OrderedDict[str, deque[float]] = OrderedDict()
 
     def note(self, client: str) -> None:
-        """One more wrong try."""
+        """Count a wrong try."""
         self._moments.setdefault(client, deque(maxlen=self.most)).append(self.clock())
         self._moments.move_to_end(client)
         while len(self._moments) > _MOST_CLIENTS:
@@ -216,7 +216,7 @@ class WrongTries:
 
 
 def _check_scope(token: Token, scope: Scope) -> ASGIApp | None:
-    """Refuse what a token is not for; note whose it is."""
+    """Refuse what the token's scopes do not allow; note the token's name."""
     scope["prism_user"] = token.name
     needed: Literal["read", "write"] = "write" if scope["method"] in ("POST", "DELETE") else "read"
     if scope["path"] == "/metrics" and "metrics" in token.scopes:
@@ -236,7 +236,7 @@ def _is_small(headers: Headers, most: int) -> bool:
 
 
 def is_within(address: str, networks: tuple[IPv4Network | IPv6Network, ...]) -> bool:
-    """Whether an address is of one of the networks."""
+    """Whether an address is in one of the networks."""
     try:
         found = ip_address(address)
     except ValueError:
@@ -258,7 +258,7 @@ def _login_page(*, wrong: bool) -> str:
 
 
 def is_same(token: str, given: str) -> bool:
-    """Compare in a time that does not tell how much was right."""
+    """Compare in a time that does not depend on how much matches."""
     return hmac.compare_digest(token.encode(), given.encode())
 
 

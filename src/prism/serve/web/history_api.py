@@ -59,7 +59,7 @@ _LAST_NS = 1 << 62
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HistoryService:
-    """What these routes answer from."""
+    """The data that these routes answer from."""
 
     library: Library
     answers: Answers
@@ -81,7 +81,7 @@ class NewAnnotation(BaseModel):
 
 
 class NewSilence(BaseModel):
-    """A silence to write down; what is left open names all."""
+    """A silence to write down; an empty field matches every alert."""
 
     model_config = ConfigDict(extra="forbid")
 
@@ -100,7 +100,7 @@ class AlertTrial(BaseModel):
     channel: str = Field(max_length=200, description="Name of a channel, as in /api/alerts.")
 
 
-# What is asked of the index and of what people wrote: answers there change with these, beside the folder.
+# Answers from the index and from what people wrote: they change with these, besides the folder.
 HISTORY_PATHS = tuple(
     f"/api/{name}" for name in ("history", "history/jobs", "difference", "search", "host", "annotations")
 )
@@ -164,7 +164,7 @@ def _add_reading(router: APIRouter, service: HistoryService) -> None:
         offset: Offset = 0,
         limit: Limit = 200,
     ) -> Response:
-        """Everything ever said of a host."""
+        """Everything that is known about a host."""
         return await give(
             request,
             lambda: host.describe_host(service.library.snapshot, index, notes, name, offset=offset, limit=limit),
@@ -172,7 +172,7 @@ def _add_reading(router: APIRouter, service: HistoryService) -> None:
 
     @router.get("/feed", response_model=FeedDocument, tags=["cluster"])
     async def feed(request: Request, offset: Offset = 0, limit: Limit = 200) -> Response:
-        """Findings as watches told, updated and resolved them, newest first."""
+        """Findings as watches reported, updated and resolved them, newest first."""
         return await give(request, lambda: host.describe_feed(service.library.snapshot, offset=offset, limit=limit))
 
     @router.get("/annotations", response_model=AnnotationsDocument, tags=["history"])

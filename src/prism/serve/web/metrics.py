@@ -30,7 +30,7 @@ def render_metrics(snapshot: Snapshot) -> str:
 def _of_jobs(snapshot: Snapshot) -> list[str]:
     now = find_now(snapshot)
     jobs = (*now.jobs, *now.predictions)
-    # Not "job": Prometheus gives that label to every target, and would rename ours.
+    # Not "job": Prometheus adds that label to every target and would rename ours.
     labels = [({"prism_job": job.id, "place": job.place, "source": job.source}, job) for job in jobs]
     by_health: Counter[tuple[str, str]] = Counter((job.source, job.health) for job in jobs)
     states = [({"source": source, "health": health}, n) for (source, health), n in sorted(by_health.items())]

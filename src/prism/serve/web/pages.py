@@ -1,4 +1,4 @@
-"""Static files of the pages. Read once, known by name."""
+"""Static files of the pages, read once."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _FOLDER = Path(__file__).parent.parent / "static"
 
 @cache
 def load_static() -> dict[str, Answer]:
-    """Every file that may be asked for, by its name below /static."""
+    """Every file that may be requested, by its name below /static."""
     files = {str(path.relative_to(_FOLDER)): path for path in sorted(_FOLDER.rglob("*")) if path.is_file()}
     return {name: _load(path) for name, path in files.items()}
 

@@ -1,4 +1,4 @@
-"""Parameters of routes: their limits, what they mean, and the windows that they ask for."""
+"""Parameters of routes: their limits, their meaning, and the windows that they describe."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _MOST_PIXELS = 1 << 20
 
 
 class TimelineQuery(BaseModel):
-    """A window of a timeline, as it is asked for."""
+    """The parameters of a window of a timeline."""
 
     key: Key
     from_ns: Time = None
@@ -51,7 +51,7 @@ class TimelineQuery(BaseModel):
 
 
 class SpansQuery(BaseModel):
-    """Spans of a rank in a short window, as they are asked for."""
+    """The parameters of the spans of a rank in a short window."""
 
     key: Key
     rank: Annotated[int, Field(ge=0, le=1 << 31, description="Global rank.")]

@@ -25,7 +25,7 @@ class ServerConfig:
 
 
 def run_server(app: ASGIApp, config: ServerConfig, listener: socket.socket) -> None:
-    """Answer until a signal to stop."""
+    """Serve until a signal to stop."""
     server = uvicorn.Server(
         uvicorn.Config(
             app,

@@ -1,4 +1,4 @@
-// Evaluation: how far, who leads over steps, and trials on GPUs as a Gantt chart.
+// Evaluation: progress, scores over steps, and trials on GPUs as a Gantt chart.
 import * as address from "../address.js";
 import { COLOURS, SERIES, chart } from "../charts.js";
 import { load } from "../data.js";
@@ -64,7 +64,7 @@ class EvaluationPage {
     if (!scores.length) return card("Leaderboard over steps", empty("No score yet", "Scores appear as trials end."));
     const metrics = Map.groupBy(scores, (score) => score.metric), series = new Set(scores.map((s) => `${s.dataset} ${s.metric}`)).size;
     const stepped = scores.some((s) => s.step !== null), single = metrics.size === 1;
-    // One axis for a perplexity and an accuracy would show one of the two as a flat line.
+    // A perplexity and an accuracy on one axis would show one of them as a flat line.
     const charts = [...metrics].slice(0, MOST_CHARTS).map(([metric, own]) => chart(single ? "Scores over steps" : `${metric} over steps`, () => ({
       traces: [...Map.groupBy(own, (s) => s.dataset)].slice(0, 40).map(([dataset, line], i) => {
         const name = `${dataset} ${metric}`;

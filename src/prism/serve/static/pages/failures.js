@@ -95,7 +95,7 @@ class FailuresPage {
   }
 }
 
-// Of a long path the end tells logs apart.
+// The end of a long path distinguishes the logs.
 const shorten = (path) => (path.split("/").length > 4 ? `…/${path.split("/").slice(-3).join("/")}` : path);
 
 function logOf(context) {

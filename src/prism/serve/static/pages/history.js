@@ -1,4 +1,4 @@
-// History: what was, by job and day; two of them side by side; a search; remarks; and the page of one host.
+// History: past jobs and days, two of them side by side; a search; remarks; and the page of one host.
 import * as address from "../address.js";
 import { load } from "../data.js";
 import { badge, card, clear, empty, h, sparkline, tile } from "../dom.js";

@@ -1,4 +1,4 @@
-// Live: what happens now. With ?wall it fills a screen on a wall.
+// Live: the current state. With ?wall it fills a screen on a wall.
 import * as address from "../address.js";
 import { alertsCard } from "../alerts.js";
 import { load } from "../data.js";

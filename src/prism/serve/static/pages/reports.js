@@ -57,7 +57,7 @@ function comparison(d, _, report) {
     d.parts.length ? waterfallCard(d) : null, card("Where the difference went", d.parts.length ? built.node : empty("There is no difference", ""), { about: report.path, tools: d.parts.length ? built.tools : null })];
 }
 
-// From the expected step to the observed one: each kind's bar begins where the one before it ended.
+// From the expected step to the observed one: the bar of each kind begins where the one before it ends.
 function waterfallCard({ parts, expected_ms: expected, observed_ms: observed }) {
   const sums = new Map();
   for (const part of parts) sums.set(String(part.kind), (sums.get(String(part.kind)) || 0) + (Number(part.ms) || 0));
@@ -73,7 +73,7 @@ function waterfallCard({ parts, expected_ms: expected, observed_ms: observed }) 
   return card("From expected to observed", chart(`Waterfall: ${rows.map(say).join(", ")}`, make, { size: "low" }), { about: "each bar begins where the one above it ends, so they add up to the difference" });
 }
 
-// How often what was said to come with a risk did come, on data that training did not see.
+// Calibration: how often events with a predicted risk happened, on data that was not trained on.
 function reliabilityCard(bins) {
   if (!bins?.length) return null;
   const most = Math.max(...bins.flatMap((bin) => [bin.predicted, bin.observed]), 1e-9);
