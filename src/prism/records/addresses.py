@@ -1,4 +1,4 @@
-"""Endpoint addresses: which texts are one, and binary ones made readable."""
+"""Endpoint addresses: which texts are valid, and binary addresses as text."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def binary_to_text(address: bytes) -> str | None:
 
 
 def unify_addresses(frame: pl.DataFrame, columns: Iterable[str]) -> pl.DataFrame:
-    """IPv6 addresses in one notation (RFC 5952), without brackets; IPv4 out of IPv6-mapped ones."""
+    """IPv6 addresses in one notation (RFC 5952), without brackets; IPv6-mapped IPv4 addresses become IPv4."""
     for column in columns:
         texts = frame[column].unique()
         plain = {text: _plain_ip(text) for text in texts.filter(texts.str.contains(":", literal=True))}

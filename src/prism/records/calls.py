@@ -16,7 +16,7 @@ CALLS = Shape(
             "group": pl.String,  # its members, joined with commas, or a name that the source gives
             "kind": pl.Enum(PAIR_KINDS),
             "member": pl.String,  # endpoint address, or rank as text
-            "ready_ns": pl.Int64,  # when the member had all it needs
+            "ready_ns": pl.Int64,  # when the member was ready to start
             "start_ns": pl.Int64,  # when its transfer began
             "end_ns": pl.Int64,
             "bytes": pl.Int64,

@@ -1,4 +1,4 @@
-"""SPANS as Chrome's trace JSON, for chrome://tracing and tools that know only that; a Perfetto trace is smaller.
+"""SPANS as Chrome's trace JSON, for chrome://tracing and tools that read nothing else; a Perfetto trace is smaller.
 
 A process stands for a rank (or, for findings, a job) and a thread for a lane. Times are microseconds with three
 decimals since the first slice: viewers read them as doubles, in which nanoseconds since 1970 would not be exact.
@@ -70,7 +70,7 @@ def _name_tracks(tracks: pl.DataFrame) -> pl.Series:
 
 
 def _format_slices(slices: pl.DataFrame) -> pl.Series:
-    """One complete event ("ph": "X") for each slice; only the notes that it has are among its args."""
+    """One complete event ("ph": "X") for each slice; its args are the notes that are not null."""
     notes = [c for c in NOTES if c in slices.columns]
     texts = [c for c in ("name", "category", *notes) if slices.schema[c] == pl.String]
     floats = [c for c in notes if slices.schema[c].is_float()]
@@ -87,7 +87,7 @@ def _format_slices(slices: pl.DataFrame) -> pl.Series:
 
 
 def _join(*parts: str | pl.Expr) -> pl.Expr:
-    """Text and columns, one after the other; null where a column is."""
+    """Text and columns, concatenated by row; null where a column is null."""
     return pl.concat_str(pl.lit(part) if isinstance(part, str) else part.cast(pl.String) for part in parts)
 
 

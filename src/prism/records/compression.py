@@ -13,9 +13,9 @@ from typing import IO, Any
 from prism.errors import BadFileError, MissingExtraError
 
 ENDINGS = (".gz", ".zst", ".xz", ".bz2")
-_MOST_BYTES = 32 << 30  # A file that unpacks to more is unpacked to disk by its owner first.
+_MOST_BYTES = 32 << 30  # A file that unpacks to more is refused: its user must unpack it to disk.
 _PIECE = 16 << 20
-_SMALL_PIECE = 1 << 18  # fits into a core's cache, so that each is looked at twice as fast
+_SMALL_PIECE = 1 << 18  # fits into a core's cache, which halves the time to scan it
 
 
 def _open_zstd(path: Path) -> IO[bytes]:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-_MESSAGES = 3  # that must parse before a file is believed to be one
+_MESSAGES = 3  # messages that must parse before a file counts as this format
 _MOST_BYTES = 64 << 10  # of one flow message
 
 
 def is_delimited_protobuf(head: bytes) -> bool:
-    """Whether the bytes begin with messages, each behind its length, that are protobuf with addresses in them."""
+    """Whether the bytes begin with protobuf messages that contain addresses, each after its length."""
     at = 0
     for number in range(_MESSAGES):
         if number and at >= len(head):
@@ -43,7 +43,7 @@ def is_flow_message(message: bytes) -> bool:
 
 
 def read_varint(data: bytes, at: int) -> tuple[int, int]:
-    """The number at a place and where it ends; -1 where there is none."""
+    """The varint at a position and where it ends; -1 if there is none."""
     value = 0
     for shift in range(0, 70, 7):
         if at >= len(data):

@@ -1,4 +1,4 @@
-"""Table files: their format recognised, scanned lazily, written; what is wrong with one is said in a line."""
+"""Table files: recognises their format, scans them lazily, writes them, and explains broken ones in one line."""
 
 from __future__ import annotations
 
@@ -59,14 +59,14 @@ _MAGIC = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Expanded:
-    """The files that files and folders mean, and those of the folders that hold no records, one line each."""
+    """The files to read, and one line for each file of the folders that holds no records."""
 
     files: list[Path]
     left_out: tuple[str, ...] = ()
 
 
 def expand(paths: str | Path | Iterable[str | Path]) -> Expanded:
-    """The files meant by files and folders, in name order; in a folder every file below it is looked at."""
+    """The files given, and those below the folders given, in order of name."""
     given = [paths] if isinstance(paths, (str, Path)) else list(paths)
     files: list[Path] = []
     left_out: list[str] = []
@@ -92,7 +92,7 @@ def expand(paths: str | Path | Iterable[str | Path]) -> Expanded:
 
 
 def holds_records(path: Path) -> bool:
-    """Whether a file of a folder is one to read: by its ending, or by a content that nothing else has."""
+    """Whether to read a file of a folder: judged by its ending, or by content that only records have."""
     if _format_by_name(path) is not None:
         return True
     try:
@@ -208,7 +208,7 @@ def _scan_text(source: Path | bytes, table: TextTable, schema: dict[str, Any] | 
 
 
 def first_row(path: Path, fmt: Format) -> tuple[str, int]:
-    """How a row of a file is named to a user, and the number of the first one."""
+    """The word for a row of a file in messages ("line" or "row"), and the number of the first row."""
     if fmt is Format.CSV:
         return "line", find_text_table(_head_text(path), str(path)).first_line
     return ("line", 1) if fmt is Format.JSONL else ("row", 1)
@@ -291,7 +291,7 @@ def read_columns(path: Path, fmt: Format) -> pl.Schema:
 
 
 def collect(lazy: pl.LazyFrame, path: Path) -> pl.DataFrame:
-    """Collect, turning what the engine says of a broken file into one line."""
+    """Collect; an error of the engine on a broken file becomes one line."""
     try:
         return lazy.collect()
     except (pl.exceptions.PolarsError, OSError) as error:
@@ -327,7 +327,7 @@ def _all_endings() -> str:
 
 
 def _explain(error: Exception, path: Path) -> str:
-    """What is wrong with a file, in one line: the first line of what its parser says, or where its text is broken."""
+    """What is wrong with a file, in one line: the first line of the parser's error, or the place of bad text."""
     text = str(error).strip()
     if "utf-8" in text.lower():
         try:

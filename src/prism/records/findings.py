@@ -36,7 +36,7 @@ FINDINGS = Shape(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Culprit:
-    """Who is to blame: a link is named "src>dst", a worker of several endpoints by its host."""
+    """What caused a finding: a link is named "src>dst", a worker of several endpoints by its host."""
 
     type: CulpritType
     id: str
@@ -44,7 +44,7 @@ class Culprit:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Alternative:
-    """What explains a finding nearly as well."""
+    """Another explanation of a finding that is nearly as likely."""
 
     kind: FindingKind
     culprit: Culprit

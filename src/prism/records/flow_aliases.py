@@ -68,7 +68,7 @@ ALIASES: tuple[Alias, ...] = (
     *_names("bytes", "jsonPayload.bytes_sent bytes_sent"),
     *_names("packets", "packets ipkt in_packets packetDeltaCount packetTotalCount orig_pkts jsonPayload.packets_sent"),
     *_names("packets", "packets_sent"),
-    # Not nfdump's obyt and out_bytes: what left in the same direction stands there as well.
+    # Not nfdump's obyt and out_bytes: they also count traffic that left in the same direction.
     *_names("reverse_bytes", "resp_ip_bytes resp_bytes reverseOctetDeltaCount"),
     *_names("reverse_packets", "resp_pkts reversePacketDeltaCount"),
     *_names("src_port", "src_port SrcPort srcPort sp sourceTransportPort port_src id.orig_p sPort"),
@@ -90,7 +90,7 @@ TWINS = {
     "ip4_router": "ip6_router",
     "exporterIPv4Address": "exporterIPv6Address",
 }
-"""Columns that take turns: a row fills the one of its address family."""
+"""Pairs of columns of which each row fills the one of its address family."""
 
 H3C_PACKETS = ("ReadPkts", "WritePkts", "SendPkts")
 """H3C counts packets per verb and gives no bytes; together they are `packets`."""
@@ -101,7 +101,7 @@ STATUS_COLUMNS = ("log-status", "log_status")
 KIND_COLUMNS = ("type", "Type", "flow_type", "FlowType")
 """goflow2 names the protocol that a record came by; 1 and SFLOW_5 are single sampled packets."""
 
-_SHOWN_COLUMNS, _SHOWN_CHARS = 20, 60  # of a table that lacks a column: what is no table may have long lines
+_SHOWN_COLUMNS, _SHOWN_CHARS = 20, 60  # of a table that an error lists
 _MAPPED = {"start": "start_ns", "end": "end_ns", "from": "src", "to": "dst"}
 
 

@@ -22,7 +22,7 @@ from prism.records.long_rows import MORE_VALUES, describe_extra
 from prism.records.time_units import check_units
 from prism.records.times import unit_by_size
 
-# Rows. Looking at every address of a larger table costs half as much as reading it, so 200,000 rows spread
+# Rows. Checking every address of a larger table takes half as long as reading it, so 200,000 rows spread
 # evenly over it are checked; `endpoints_of`, which lists the endpoints, checks them all.
 _CHECK_EVERY_ADDRESS_BELOW = 2_000_000
 _EPOCH_NS = 10**17  # Larger start times count from the epoch, in nanoseconds.
@@ -189,7 +189,7 @@ def _scan_planned(path: Path, fmt: Format, options: FlowOptions) -> tuple[pl.Laz
         schema = lazy.collect_schema()
         plan = plan_flows(lazy, schema, str(path), packet_bytes=options.packet_bytes, chosen=options.columns)
     except pl.exceptions.PolarsError:
-        # A value that is not what its column holds: plan on plain text instead, and let the checks name it.
+        # A value does not fit the type of its column: read plain text instead, and let the checks name the value.
         lazy = files.scan(path, fmt)
         schema = lazy.collect_schema()
         plan = plan_flows(lazy, schema, str(path), packet_bytes=options.packet_bytes, chosen=options.columns)
@@ -197,7 +197,7 @@ def _scan_planned(path: Path, fmt: Format, options: FlowOptions) -> tuple[pl.Laz
 
 
 def _load_file(path: Path, fmt: Format, options: FlowOptions) -> tuple[pl.DataFrame, Counter[str], tuple[str, ...]]:
-    """One file's FLOWS, what was left out of it, and notes; the slow reader names bad rows."""
+    """One file's FLOWS, counts of the rows left out, and notes; a file with bad rows goes to the slow reader."""
     try:
         lazy, schema, plan = _scan_planned(path, fmt, options)
         frame = files.collect(plan.select(lazy, schema), path)
@@ -219,7 +219,7 @@ def _load_file(path: Path, fmt: Format, options: FlowOptions) -> tuple[pl.DataFr
 def _load_suspicious(
     path: Path, fmt: Format, options: FlowOptions
 ) -> tuple[pl.DataFrame, Counter[str], tuple[str, ...]]:
-    """Read a file that has bad rows, slowly, with its own values beside ours, to name them or leave them out."""
+    """Read a file that has bad rows with its original values beside ours, to name the rows or leave them out."""
     raw, reasons = _read_raw(path, fmt, options)
     plan = plan_flows(raw.lazy(), raw.schema, str(path), packet_bytes=options.packet_bytes, chosen=options.columns)
     if plan.is_flow is not None:
@@ -281,7 +281,7 @@ def _mixes_units(frame: pl.DataFrame) -> bool:
 
 
 def _plain_addresses(frame: pl.DataFrame, path: Path) -> pl.DataFrame:
-    """Addresses in one notation; IPv4 out of numbers where they can be nothing else."""
+    """Addresses in one notation; numbers become IPv4 addresses if they can be nothing else."""
     frame = _unify(frame)
     numbers = frame.select(pl.col("src", "dst").head(1000).cast(pl.Int64, strict=False))
     if not numbers.height or any(numbers[c].null_count() for c in ("src", "dst")):
@@ -311,7 +311,7 @@ def _stray_address(frame: pl.DataFrame) -> str | None:
 
 
 def _read_raw(path: Path, fmt: Format, options: FlowOptions) -> tuple[pl.DataFrame, Counter[str]]:
-    """The file's own values, text where it is a text file, with the number of the row or line each stands in."""
+    """The file's original values, as text if it is a text file, with the number of each row or line."""
     if fmt is Format.JSONL:
         read = read_json_lines(files.read_text(path))
         if read.bad_lines and not options.skip_bad_rows:

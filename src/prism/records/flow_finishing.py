@@ -1,4 +1,4 @@
-"""What is left to do once a table's columns are FLOWS: directions, samples, and what its times cannot show."""
+"""The last steps once a table's columns are FLOWS: directions, samples, and a note on coarse times."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from prism.records.flow_plan import REVERSE, SAMPLE
 from prism.records.flow_samples import put_together
 
 _WITH_PORT = r"^(\d+(\.\d+){3}|\[[0-9A-Fa-f:.]+\]):\d+$"
-_LEAST_ROWS = 20  # that must agree before a table is judged by them
+_LEAST_ROWS = 20  # rows that must agree before they decide about a table
 
 
 def finish_table(frame: pl.DataFrame, *, samples: bool) -> tuple[pl.DataFrame, tuple[str, ...]]:
@@ -45,7 +45,7 @@ def finish_table(frame: pl.DataFrame, *, samples: bool) -> tuple[pl.DataFrame, t
 
 
 def _split_two_ways(frame: pl.DataFrame) -> pl.DataFrame:
-    """A two-way record is two flows; what carries nothing in a direction is none."""
+    """A two-way record becomes two flows, without a flow for a direction that carries nothing."""
     swapped = {"src": "dst", "dst": "src", "src_port": "dst_port", "dst_port": "src_port"}
     sizes = {"_reverse_bytes": "bytes", "_reverse_packets": "packets"}
     back = frame.filter(pl.col("_reverse_bytes") > 0).select(

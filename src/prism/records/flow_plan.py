@@ -29,7 +29,7 @@ REVERSE = ("_reverse_bytes", "_reverse_packets")
 SAMPLE = "_sample"
 """A helper column: true where the record is one sampled packet."""
 _LEAST_IPV4 = 1 << 24  # 1.0.0.0; LIDs and ranks are smaller numbers
-_ABSENT = r"^\s*(0(\.0+)?\s*$|0000-00-00)"  # what pmacct writes for a time that it does not have
+_ABSENT = r"^\s*(0(\.0+)?\s*$|0000-00-00)"  # what pmacct writes for an unknown time
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,7 +40,7 @@ class FlowPlan:
     sources: dict[str, tuple[str, ...]]
     notes: tuple[str, ...]
     extra: dict[str, pl.Expr] = field(default_factory=dict)  # helper columns
-    is_flow: pl.Expr | None = None  # false for rows that a tool writes besides flows
+    is_flow: pl.Expr | None = None  # false for rows of a tool's output that are not flows
     named_units: dict[str, tuple[str, str]] = field(default_factory=dict)  # times: the column and the unit it names
 
     def select(self, lazy: pl.LazyFrame, schema: pl.Schema) -> pl.LazyFrame:
@@ -57,7 +57,7 @@ class FlowPlan:
         return lazy.select(*(e.alias(n) for n, e in made.items()), *lost)
 
     def bad(self, *, lost: bool) -> pl.Expr:
-        """True for a row that breaks a rule of FLOWS."""
+        """An expression: true for a row that breaks a rule of FLOWS."""
         rules = [pl.col(c).is_null() for c in ("start_ns", "src", "dst", "bytes")]
         rules += [pl.col("bytes") < 0]
         rules += [pl.col("end_ns") < pl.col("start_ns")]
@@ -129,7 +129,7 @@ class _Planner:
             raise BadRowError(f"{self.where}: {describe_missing('bytes', self.schema)}")
 
     def _refuse_list(self) -> None:
-        """Say how to unpack one JSON object that holds all records in a list."""
+        """Raise an error that says how to unpack one JSON object that holds all records in a list."""
         for column, value in next(self.lazy.head(1).collect().iter_rows(named=True), {}).items():
             if isinstance(value, list) or str(value).startswith("[{"):
                 file = self.where.rpartition("/")[2]
@@ -143,7 +143,7 @@ class _Planner:
         received = next((c for c in self.schema if c.lower().startswith(("time_received", "timereceived"))), None)
         column = self.found["start_ns"][0]
         if received is not None and received != column and column.lower().startswith(("time_flow", "timeflow")):
-            # goflow2 writes 0 for a start that it does not know, and always states when the record arrived.
+            # goflow2 writes 0 for an unknown start, and always gives the time at which the record arrived.
             alias = find_aliases([received]).get("start_ns")
             if alias is not None:
                 arrived = self._time_of(received, alias[1], "start")
@@ -152,10 +152,10 @@ class _Planner:
         if "end_ns" in self.found:
             end = self._time("end_ns")
             if (column, self.found["end_ns"][0]) == ("first", "last"):
-                # nfcapd swaps the two for exporters that name the end before the start (softflowd's IPFIX).
+                # nfcapd swaps start and end for exporters that send the end first (softflowd's IPFIX).
                 start, end = pl.min_horizontal(start, end), pl.max_horizontal(start, end)
                 self._put("start_ns", start, column)
-            # Tools write 0 for an end that they do not know.
+            # Tools write 0 for an unknown end.
             may_be_absent = received is not None or self.found["end_ns"][1].unit == "auto"
             self._put("end_ns", pl.when(end > 0).then(end) if may_be_absent else end, self.found["end_ns"][0])
         elif "duration" in self.found:
@@ -284,7 +284,7 @@ def _binary_addresses(values: pl.Series) -> pl.Series:
 
 
 def explain_row(plan: FlowPlan, row: dict[str, object], raw: dict[str, object]) -> str:
-    """Say in words what is wrong with one row, given its FLOWS values and the file's own."""
+    """What is wrong with one row, in words, given its FLOWS values and the file's original ones."""
     for name, columns in plan.sources.items():
         column = next((c for c in columns if raw.get(c) is None), columns[0]) if columns else ""
         value, given = row[name], raw.get(column)

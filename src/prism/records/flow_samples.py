@@ -12,7 +12,7 @@ import polars as pl
 
 from prism.records.flows import FLOWS
 
-_LEAST_ROWS = 20  # fewer records do not show what they are
+_LEAST_ROWS = 20  # fewer records are not enough to recognise samples
 _CONNECTION = ("src", "dst", "src_port", "dst_port", "qp")
 _SAMPLES = "records are packet samples"
 _LN_2 = 0.6931
@@ -23,11 +23,11 @@ FEW_SAMPLES = 10.0  # samples of a transfer, below which its size is not known t
 class SampleConfig:
     """When a pause between two samples of one connection ends a transfer."""
 
-    # Gaps inside a transfer are exponential: neighbours in their order hardly ever differ threefold among many,
+    # Gaps inside a transfer are exponential: sorted neighbours hardly ever differ threefold if there are many,
     # while a pause between training messages is many times the usual gap.
     least_jump: float = 3.0
-    least_times_usual: float = 6.0  # of the mean gap below the jump
-    least_gap_ns: int = 100_000  # Samples that leave a switch in one datagram carry one time.
+    least_times_usual: float = 6.0  # multiple of the mean gap below the jump
+    least_gap_ns: int = 100_000  # All samples of one datagram have the same time.
     least_below: float = 0.1  # Share of a connection's gaps that must be inside transfers; fewer are chance.
     least_gaps: int = 5
     least_spread: float = 1.5  # Deviation of gaps over their mean; 1 where samples come at random.
@@ -80,7 +80,7 @@ def rebuild_transfers(samples: pl.DataFrame, config: SampleConfig | None = None)
 
 
 def _share_rates(samples: pl.DataFrame) -> pl.DataFrame:
-    """A connection that k exporters sample at 1 in N each is sampled at k in N; counting each in full is k times."""
+    """Divide by the exporters: a connection that k of them sample at 1 in N each is sampled at k in N."""
     if "exporter" not in samples.columns:
         return samples
     places = pl.col("exporter").n_unique().over("_of").cast(pl.Int64)
@@ -104,14 +104,14 @@ def _find_pauses(gaps: pl.DataFrame, config: SampleConfig) -> pl.DataFrame:
         & (pl.col("above") >= config.least_jump * pl.col("_gap"))
         & (pl.col("above") >= config.least_times_usual * pl.col("usual"))
     )
-    # The lowest jump: above it lie pauses between messages, and far above those pauses between steps.
+    # The lowest jump: above it are the pauses between messages, and far above these the pauses between steps.
     clear = (
         ordered.filter(split)
         .group_by("_of", maintain_order=True)
         .agg((pl.col("_gap").first() * pl.col("above").first()).sqrt().alias("_pause"))
     )
-    # Without a jump, gaps that spread more than chance alone still come in bursts: their pause is a gap that chance
-    # makes once in a thousand.
+    # Without a jump, gaps that vary more than chance still come in bursts; a pause is then a gap that chance
+    # produces once in a thousand times.
     usual = pl.col("_gap").median() / _LN_2
     spread = pl.col("_gap").std() / pl.col("_gap").mean()
     bursts = ordered.group_by("_of").agg(

@@ -1,4 +1,4 @@
-"""What a FLOWS table holds, at a glance."""
+"""A summary of a FLOWS table."""
 
 from __future__ import annotations
 

@@ -25,7 +25,7 @@ class JsonLines:
 
 
 def read_json_lines(text: str) -> JsonLines:
-    """Read JSON Lines one by one, to find the lines that a whole-file parser only complains about."""
+    """Read JSON Lines one by one, to find the bad lines that a whole-file parser does not name."""
     rows: list[dict[str, str | None]] = []
     lines: list[int] = []
     bad: list[tuple[int, str]] = []

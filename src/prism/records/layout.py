@@ -35,7 +35,7 @@ class Group:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Alternative:
-    """Another layout that explains what was seen nearly as well."""
+    """Another layout that explains the traffic nearly as well."""
 
     dp: int
     pp: int
@@ -57,12 +57,12 @@ class Layout:
     sharding: str = "unknown"
     groups: tuple[Group, ...] = ()
     stages: Mapping[str, int] = field(default_factory=dict)
-    joint: float | None = None  # that all degrees are right, where they were judged together
+    joint: float | None = None  # confidence that all degrees are right, if they were judged together
     alternatives: tuple[Alternative, ...] = ()  # the likeliest first
 
     @property
     def confidence(self) -> float:
-        """That every degree given is right."""
+        """Confidence that every known degree is right."""
         if self.joint is not None:
             return self.joint
         product = 1.0
@@ -71,7 +71,7 @@ class Layout:
         return product
 
     def cap(self, most: float) -> Layout:
-        """The same layout, of which nothing is surer than `most`."""
+        """The same layout with no confidence above `most`."""
         own = {name: getattr(self, name) for name in DEGREES}
         degrees = {name: replace(degree, confidence=min(degree.confidence, most)) for name, degree in own.items()}
         groups = tuple(replace(group, confidence=min(group.confidence, most)) for group in self.groups)

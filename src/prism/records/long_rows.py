@@ -49,7 +49,7 @@ def find_extra_values(
             encoding="utf8-lossy",
         )
     except pl.exceptions.PolarsError:
-        return None  # A quote that is never closed: whoever reads the table itself says what is wrong.
+        return None  # A quote that is never closed: the reader of the table itself reports it.
     values = [pl.col(name).str.strip_chars() for name in table.columns]
     extra = table.slice(int(named)).select(pl.coalesce(pl.when(value != "").then(value) for value in values))
     return None if extra.to_series().null_count() == extra.height else extra.to_series()

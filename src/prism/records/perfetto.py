@@ -33,7 +33,7 @@ from prism.records.varints import (
 )
 
 ARROWS = Shape(name="arrows", required=columns({"from_span": pl.Int64, "to_span": pl.Int64}))
-"""What leads to what: the row numbers, from 0, of two spans."""
+"""Arrows between spans: the row numbers, from 0, of both spans."""
 
 PACKET = 1  # the only field of a trace
 SEQUENCE = encode_integer(10, 1)  # every packet belongs to sequence 1
@@ -57,7 +57,7 @@ class Note:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Slices:
-    """What the packets of each slice say, strings as their numbers."""
+    """The content of the packets of each slice, strings as their numbers."""
 
     track: NDArray[np.int64]
     name: NDArray[np.int64]
@@ -192,7 +192,7 @@ def _encode_tracks(tree: pl.DataFrame) -> bytes:
 
 
 def _encode_events(slices: Slices, events: Events, flows: Flows | None, chunk: slice) -> bytes:
-    """The packets of some events; the arrows they carry come last, since their number differs most."""
+    """The packets of some events; their arrows come last, because the number of arrows varies most."""
     row, is_begin, delta_ns = events.slice_row[chunk], events.is_begin[chunk], events.delta_ns[chunk]
     begin = encode_integer(3, slices.category[row]) + encode_integer(10, slices.name[row])
     body = encode_integer(9, np.where(is_begin, 1, 2)) + encode_integer(11, slices.track[row])
@@ -208,7 +208,7 @@ def _encode_events(slices: Slices, events: Events, flows: Flows | None, chunk: s
 
 
 def _encode_flows(arrows: pl.DataFrame, events: Events, num_spans: int) -> Flows:
-    """Both ends of every arrow: a flow id where it leaves, the same as terminating id where it arrives."""
+    """Both ends of every arrow: a flow id at its start, and the same as terminating id at its end."""
     for column in ARROWS.required:
         if (outside := ~arrows[column].is_between(0, num_spans - 1)).any():
             row = outside.arg_max() or 0

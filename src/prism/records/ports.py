@@ -1,4 +1,4 @@
-"""PORTS: what counters say of a switch's port, as evidence beside flows."""
+"""PORTS: counters of a switch's port, as evidence beside flows."""
 
 from __future__ import annotations
 

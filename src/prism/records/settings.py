@@ -57,7 +57,7 @@ def parse_mapping(text: str, where: str, such_as: str) -> dict[str, Any]:
 
     try:
         document = yaml.safe_load(text)
-    except (yaml.YAMLError, ValueError, RecursionError) as error:  # ValueError: a date that is none
+    except (yaml.YAMLError, ValueError, RecursionError) as error:  # ValueError: an invalid date
         mark = getattr(error, "problem_mark", None)
         line = f" line {mark.line + 1}" if mark else ""
         problem = getattr(error, "problem", None) or " ".join(str(error).split())
@@ -85,7 +85,7 @@ def build(kind: type, document: Any, where: str, *, prefix: str = "", base: Any 
     try:
         return kind(**values)
     except BadConfigError as error:
-        # The dataclass names its own field; the file and the section are only known here.
+        # The dataclass names its field; the file and the section are known only here.
         raise BadConfigError(f"{where}: {str(error).replace(chr(39), chr(39) + prefix, 1)}") from None
 
 
@@ -97,7 +97,7 @@ def _convert(hint: Any, value: Any, where: str, key: str, base: Any) -> Any:
         hint = next(h for h in get_args(hint) if h is not type(None))
     if is_dataclass(hint):
         if isinstance(value, hint):  # type: ignore[arg-type]
-            return value  # read by its own reader before
+            return value  # already read by its own reader
         return build(hint, value, where, prefix=f"{key}.", base=base)  # type: ignore[arg-type]
     if get_origin(hint) is tuple:
         if not isinstance(value, list):
@@ -116,7 +116,7 @@ def _convert(hint: Any, value: Any, where: str, key: str, base: Any) -> Any:
 
 
 def nearest(wrong: str, known: Iterable[Any]) -> str:
-    """A hint at the known word that looks most like a wrong one."""
+    """A hint: the known word that is most similar to a wrong one."""
     close = difflib.get_close_matches(wrong, [str(k) for k in known], 1)
     return f", did you mean '{close[0]}'?" if close else ""
 

@@ -1,4 +1,4 @@
-"""What a table must look like: its columns, which may be missing, which may hold nulls."""
+"""The shape of a table: its columns, which of them may be missing, and which may hold nulls."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def columns(types: Mapping[str, Any]) -> pl.Schema:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Shape:
-    """A table that crosses packages: name, required columns, optional ones, and where null is an answer."""
+    """A table that crosses packages: its name, required and optional columns, and columns that may be null."""
 
     name: str
     required: pl.Schema

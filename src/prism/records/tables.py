@@ -23,7 +23,7 @@ def read_table(path: str | Path, shape: Shape) -> pl.DataFrame:
     raw = files.read_whole(path)
     word, first = files.first_row(path, fmt)
     table = shape.conform(raw, str(path), row_word=word, first_row=first)
-    # Flows have their addresses in the same notation, whatever the files say.
+    # In the notation that flows have.
     return unify_addresses(table, [c for c in ("address",) if c in table.columns])
 
 

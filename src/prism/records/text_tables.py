@@ -1,4 +1,4 @@
-"""Tables in text files: where the column names stand, what separates values, what an absent value looks like."""
+"""Tables in text files: where the column names are, what separates values, and how absent values are written."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class TextTable:
     comment: str | None = None
     absent: tuple[str, ...] = ()
     padded: bool = False  # names and values carry spaces
-    first_line: int = 2  # where the first row stands
+    first_line: int = 2  # line number of the first row
     quote: str | None = '"'
 
     def count_columns(self, head: str) -> int:
@@ -44,14 +44,14 @@ class TextTable:
 
 
 def find_text_table(head: str, path: str) -> TextTable:
-    """Read the layout off the first lines of a file; refuses screens of tools that were never meant to be read."""
+    """Find the layout from the first lines of a file; refuses output that tools print for people."""
     lines = head.splitlines()
     first = lines[0] if lines else ""
     if first.startswith(("#separator", "#fields")):
         return _zeek_table(lines, path)
     if vpc := _VPC_ROW.match(first):
         columns: tuple[str, ...] = ("logged", *_VPC_COLUMNS) if vpc[1] else _VPC_COLUMNS
-        # A custom format may go on with further fields.
+        # A custom format may have further fields.
         columns += tuple(f"field-{k + 1}" for k in range(len(columns), first.count(" ") + 1))
         return TextTable(separator=" ", columns=columns, absent=("-",), first_line=1, quote=None)
     words = first.split(" ")

@@ -8,9 +8,9 @@ from prism.errors import BadRowError
 from prism.records.times import NS_PER
 
 _PRESENT_S = (1_262_304_000, 2_524_608_000)  # seconds since the epoch, 2010 to 2050
-_LEAST_ROWS = 20  # that must agree before a table is judged by them
+_LEAST_ROWS = 20  # rows that must agree before they decide about a table
 _IMPOSSIBLE_GBIT_PER_S = 100_000  # of one endpoint; NVLink 5 gives a GPU 14,400 (NVIDIA, Blackwell)
-_NEAR_ZERO_NS = 10**10  # simulated captures lie there, and so do seconds since 1970 taken for nanoseconds
+_NEAR_ZERO_NS = 10**10  # times of simulated captures, and seconds since 1970 that were read as nanoseconds
 _CALLED = {"start_ns": "start", "end_ns": "end", "duration": "duration"}
 
 

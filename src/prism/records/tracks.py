@@ -1,4 +1,4 @@
-"""What a trace viewer draws, slices, and on which track: one a lane, and more where slices of a lane cross."""
+"""The slices that a trace viewer draws, and their tracks: one per lane, or more if slices of a lane cross."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ def lay_out_tracks(slices: pl.DataFrame) -> TrackLayout:
 
 
 def check_times(table: pl.DataFrame, name: str) -> None:
-    """Refuse what no viewer can show: time before 0 (traces count up from it) and ends before starts."""
+    """Refuse what no viewer can show: times before 0 and ends before starts."""
     if (early := table["start_ns"] < 0).any():
         row = early.arg_max() or 0
         raise BadRowError(
@@ -132,7 +132,7 @@ def _place_crossing(placed: pl.DataFrame) -> pl.Series:
 
 @cache
 def _compile() -> Callable[..., NDArray[np.int64]]:
-    import numba  # Only where slices of a lane overlap: its import takes longer than writing a small trace.
+    import numba  # Imported only if slices of a lane overlap: the import takes longer than writing a small trace.
 
     return cast("Callable[..., NDArray[np.int64]]", numba.njit(cache=True)(_stack_slices))
 

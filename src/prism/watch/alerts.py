@@ -1,4 +1,4 @@
-"""Alerts to other systems: posted from a thread, tried again, never holding the watch up."""
+"""Alerts to other systems: posted and retried in a thread, so that they never delay the watch."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from prism.errors import BadConfigError
 _TIMEOUT_S = 5.0
 _PAUSES_S = (0.5, 2.0, 8.0)  # between tries
 _MAX_QUEUED = 1_000
-_REPEAT_S = 60.0  # Alertmanager takes an alert for over that is not repeated; its default is five minutes.
+_REPEAT_S = 60.0  # Alertmanager treats an alert that is not repeated as resolved, by default after five minutes.
 _HOLDS_S = 300.0
 
 
@@ -35,7 +35,7 @@ class AlertSink(Protocol):
         ...
 
     def keep_up(self) -> None:
-        """Called with every look."""
+        """Called after every analysis of the window."""
         ...
 
     def close(self, wait_s: float = 5.0) -> None:
@@ -67,7 +67,7 @@ class _Poster:
         self.outcomes["dropped"] += self._queue.unfinished_tasks
 
     def _post(self, body: Any) -> None:
-        """Queue a document; when the other side is down for long, the newest are dropped and counted."""
+        """Queue a document; if the receiver is down for long, the newest are dropped and counted."""
         try:
             self._queue.put_nowait(body)
         except queue.Full:
@@ -117,7 +117,7 @@ class WebhookAlerts(_Poster):
 
 
 class AlertmanagerAlerts(_Poster):
-    """Keeps Alertmanager's alerts as the findings are: raised, repeated with what has changed, ended."""
+    """Keeps Alertmanager's alerts in line with the findings: raises, updates, repeats and ends them."""
 
     def __init__(self, url: str, pauses_s: tuple[float, ...] = _PAUSES_S) -> None:
         super().__init__(url.rstrip("/") + "/api/v2/alerts", "--alertmanager", pauses_s)
@@ -134,12 +134,12 @@ class AlertmanagerAlerts(_Poster):
         self._post([_to_alert(document, ends_s=time.time() + _HOLDS_S)])
 
     def resume(self, documents: list[dict[str, Any]]) -> None:
-        """Alerts of an earlier run go on."""
+        """Continue the alerts of an earlier run."""
         self._firing = {document["id"]: document for document in documents}
         self._repeat_at = 0.0
 
     def keep_up(self) -> None:
-        """Repeat what still holds, now and then."""
+        """Repeat unresolved alerts from time to time."""
         if time.monotonic() < self._repeat_at:
             return
         self._repeat_at = time.monotonic() + _REPEAT_S

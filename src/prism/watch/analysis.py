@@ -1,4 +1,4 @@
-"""One look at the window: diagnose it, here or in a process of its own so that listening never waits."""
+"""One look: a diagnosis of the window, in this process or in a process of its own, so that receiving never waits."""
 
 from __future__ import annotations
 
@@ -22,16 +22,16 @@ from prism.records.flow_samples import put_together
 from prism.watch.memory import JobMemory
 from prism.watch.state import SeenJob, WindowReport
 
-_STUDY_S = 3.0  # of a look: known jobs and findings take as long again, and findings are due within 15 s
-_LOOKS_PER_PROCESS = 500  # A fresh process now and then keeps memory flat whatever libraries hold on to.
+_STUDY_S = 3.0  # share of a look; known jobs and findings take as long again, and findings are due within 15 s
+_LOOKS_PER_PROCESS = 500  # The process is replaced from time to time, so that memory that libraries keep does not grow.
 
 
 def look_at(
     flows: pl.DataFrame, topology: pl.DataFrame | None, until_ns: int, memory: JobMemory | None = None
 ) -> WindowReport:
-    """Diagnose the flows of a window that was observed until a moment, be it silent at its end.
+    """Diagnose the flows of a window that was observed until a moment, even if nothing was sent at its end.
 
-    `memory` is what earlier looks learned, and takes in what this one does.
+    `memory` is what earlier looks found; this look adds to it.
     """
     begin = time.perf_counter()
     if not flows.height:
@@ -74,7 +74,7 @@ def _usual_step(steps: pl.DataFrame) -> float | None:
 
 
 def _hangs_of_silence(found: Diagnosis, until_ns: int) -> tuple[Finding, ...]:
-    """Hangs that only the silence after the last flow shows: `diagnose` sees no further than that flow."""
+    """Hangs that only the silence after the last flow shows: `diagnose` does not look beyond that flow."""
     hung = {f.job for f in found.findings if f.kind == "hang"}
     last = found.traffic.messages["end_ns"].max()
     if not isinstance(last, int) or until_ns <= last:
@@ -84,7 +84,7 @@ def _hangs_of_silence(found: Diagnosis, until_ns: int) -> tuple[Finding, ...]:
 
 
 class Analyst(Protocol):
-    """Who looks at windows."""
+    """Runs looks at windows."""
 
     def submit(self, flows: pl.DataFrame, topology: pl.DataFrame | None, until_ns: int) -> Future[WindowReport]:
         """Begin a look."""
@@ -96,26 +96,26 @@ class Analyst(Protocol):
 
 
 class InlineAnalyst:
-    """Looks at once, in this process: for files, which wait."""
+    """Runs a look at once, in this process: for files, which can wait."""
 
     def __init__(self) -> None:
         self._memory = JobMemory()
 
     def submit(self, flows: pl.DataFrame, topology: pl.DataFrame | None, until_ns: int) -> Future[WindowReport]:
-        """A look that is done when this returns."""
+        """Run a look to its end."""
         done: Future[WindowReport] = Future()
         try:
             done.set_result(look_at(flows, topology, until_ns, self._memory))
-        except Exception as error:  # Told apart by who asks for the result.
+        except Exception as error:  # Raised again where the result is read.
             done.set_exception(error)
         return done
 
     def close(self) -> None:
-        """Nothing is held."""
+        """Nothing to release."""
 
 
 class ProcessAnalyst:
-    """Looks in a process of its own; one that dies is replaced at the next look."""
+    """Runs looks in a process of its own; a process that dies is replaced at the next look."""
 
     def __init__(self) -> None:
         self._pool: ProcessPoolExecutor | None = None
@@ -128,7 +128,7 @@ class ProcessAnalyst:
             self._pool = ProcessPoolExecutor(
                 1, multiprocessing.get_context("spawn"), _ignore_interrupts, max_tasks_per_child=_LOOKS_PER_PROCESS
             )
-        # Packing millions of flows for a pipe would hold up the interpreter, and with it the listener; a file does not.
+        # Pickling millions of flows for a pipe would block the interpreter and the listener; writing a file does not.
         self._num_looks += 1
         path = Path(self._folder.name) / f"{self._num_looks}.arrow"
         try:
@@ -140,14 +140,14 @@ class ProcessAnalyst:
         return self._pool.submit(_look_at_file, path, topology, until_ns)
 
     def close(self) -> None:
-        """Stop the process, after the look it is at."""
+        """Stop the process after its current look."""
         if self._pool is not None:
             self._pool.shutdown(wait=True, cancel_futures=True)
         self._folder.cleanup()
 
 
 def _look_at_file(path: Path, topology: pl.DataFrame | None, until_ns: int) -> WindowReport:
-    """A look at flows that wait in a file, which is removed once it is read."""
+    """A look at the flows of a file, which is removed once it is read."""
     flows = pl.read_ipc(path)
     path.unlink()
     return look_at(flows, topology, until_ns, _memory_of_process())
@@ -155,10 +155,10 @@ def _look_at_file(path: Path, topology: pl.DataFrame | None, until_ns: int) -> W
 
 @cache
 def _memory_of_process() -> JobMemory:
-    """What the looks of this process remember; a fresh process studies all jobs anew."""
+    """The memory of the looks of this process; a new process studies all jobs again."""
     return JobMemory(study_s=_STUDY_S)
 
 
 def _ignore_interrupts() -> None:
-    """Ctrl-C reaches the whole group; who watches decides when this process stops."""
+    """Ignore Ctrl-C, which reaches the whole process group; the watch decides when this process stops."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)

@@ -1,4 +1,4 @@
-"""What looks at a stream remember of jobs, so that only steps and findings are found anew each time."""
+"""What looks at a stream remember of jobs, so that each look only searches for steps and findings."""
 
 from __future__ import annotations
 
@@ -22,20 +22,20 @@ from prism.observe.traffic.table import Traffic
 from prism.observe.traffic.threads import do_each
 
 _ENOUGH_STEPS = 8  # of a job, to be known by
-_MOST_LOOKS = 24  # after which a job is studied in full again
+_MOST_LOOKS = 24  # after so many looks a job is studied in full again
 _MOST_JOBS = 10_000
 _LONGER = 0.005  # than when nothing was found: a finding that costs less is not worth reporting
 
 
 @dataclass(slots=True)
 class Acquaintance:
-    """A job that was studied, how long its steps were in the last look, and when it is due again."""
+    """A job that was studied in full, the length of its steps in the last look, and when it is due again."""
 
     known: Known
     step_ns: float
     studies: int
     due: int  # look at which it is studied in full again
-    calm_ns: float | None = None  # its usual step when nothing was found of it
+    calm_ns: float | None = None  # its usual step in a look that found nothing
 
 
 @dataclass(slots=True)
@@ -50,7 +50,7 @@ class JobMemory:
     until_ns: int = 0
     study_s: float = math.inf  # for full studies in one look
     now: Callable[[], float] = time.monotonic
-    put_off: dict[tuple[str, ...], int] = field(default_factory=dict)  # by job the look since which it waits
+    put_off: dict[tuple[str, ...], int] = field(default_factory=dict)  # by job, the look since which it waits
     _jobs: dict[tuple[str, ...], Acquaintance] = field(default_factory=dict)
     _unmeasured: dict[tuple[str, ...], tuple[NDArray[np.int64], Times]] = field(default_factory=dict)  # in this look
     _turns: Iterator[int] = field(default_factory=count)  # of full studies in this look
@@ -58,7 +58,7 @@ class JobMemory:
     _lock: Lock = field(default_factory=Lock, repr=False)
 
     def begin_look(self, until_ns: int) -> None:
-        """Another look begins, at what was observed until a moment."""
+        """Begin a look at what was observed until a moment."""
         self.look += 1
         self.until_ns = until_ns
         self._unmeasured.clear()
@@ -66,7 +66,7 @@ class JobMemory:
             self._jobs.clear()
 
     def estimate_period(self, traffic: Traffic, pairs: NDArray[np.int64], pauses: Times) -> float | None:
-        """The period of a cluster's pairs: that of its steps in the last look where it is known."""
+        """The period of a cluster's pairs: if known, that of its steps in the last look."""
         ends = np.unique(np.concatenate([traffic.pairs[c].to_numpy()[pairs] for c in ("src", "dst")]))
         name = _name(traffic, ends)
         met = self._jobs.get(name)
@@ -77,13 +77,13 @@ class JobMemory:
 
     @property
     def note(self) -> str | None:
-        """A line on the jobs that were not studied in this look."""
+        """A line about the jobs that were not studied in this look."""
         if not self.put_off:
             return None
         return f"{len(self.put_off):,} jobs are not studied yet, so that findings of others come in time; they are next"
 
     def study(self, traffic: Traffic, jobs: Sequence[ObservedJob]) -> list[JobDiagnosis]:
-        """Every job of a look: those that are known by what is known of them, the others in full while there is time.
+        """Every job of a look: known jobs from memory, the others studied in full while there is time.
 
         A job that is put off has its endpoints and no steps.
         """
@@ -97,9 +97,9 @@ class JobMemory:
         return [job for _, job in sorted(zip(order, found, strict=True), key=lambda pair: pair[0])]
 
     def needs_findings(self, job: JobDiagnosis) -> bool:
-        """Whether anything new may be found of a job: not while its steps come as they did when nothing was found.
+        """Whether a job may have new findings: not while its steps are as long as when nothing was found.
 
-        What does not make steps longer costs nothing.
+        A fault that does not make steps longer costs nothing.
         """
         met = self._jobs.get(job.endpoints)
         if met is None or met.calm_ns is None or self.look >= met.due or not job.steps.height:
@@ -109,7 +109,7 @@ class JobMemory:
         return bool(silent or length.max() > (1 + _LONGER) * met.calm_ns)
 
     def end_look(self, found: Diagnosis) -> None:
-        """Take in what was found, and let go of the flows of this look."""
+        """Remember what was found, and release the flows of this look."""
         self._unmeasured.clear()
         troubled = {finding.job for finding in found.findings}
         for job in found.jobs:
@@ -142,7 +142,7 @@ class JobMemory:
             job = replace(job, period_ns=measure_period(traffic, *self._unmeasured[name]))
         found = study_job(traffic, job)
         if found.steps.height >= _ENOUGH_STEPS:
-            # The first looks may have seen a job begin; later on all jobs take turns.
+            # The first looks may include the start of a job; later all jobs take turns.
             studies = met.studies + 1 if met is not None else 1
             wait = min(2 ** (studies + 1), _MOST_LOOKS)
             learned = remember(traffic, job, found.streams, found.pairs, found.layout, found.stages, found.clock)
@@ -155,7 +155,7 @@ class JobMemory:
         return found
 
     def _choose_look(self, first: int, end: int) -> int:
-        """The look of these at which fewest jobs are due: a full study and findings of many at once take too long."""
+        """Of these looks the one at which fewest jobs are due: studying many jobs in one look takes too long."""
         due = Counter(met.due for met in self._jobs.values())
         return min(range(first, end), key=lambda look: due[look])
 

@@ -19,7 +19,7 @@ Samples = Iterable[tuple[dict[str, str], float]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WatchStatus:
-    """How a watch stands at one moment."""
+    """The state of a watch at one moment."""
 
     received: int = 0
     received_bytes: int = 0
@@ -90,7 +90,7 @@ def render_metrics(status: WatchStatus) -> str:
 
 
 def _labelled(label: str, counts: Counter[str]) -> Samples:
-    # A copy: other threads count on while this one reads.
+    # A copy, because other threads change it while this one reads.
     return [({label: key}, value) for key, value in sorted(dict(counts).items())]
 
 
@@ -148,6 +148,6 @@ def _handler(status: Callable[[], WatchStatus]) -> type[BaseHTTPRequestHandler]:
             self.wfile.write(body)
 
         def log_message(self, format: str, *args: object) -> None:
-            """Quiet: stdout and stderr belong to the findings."""
+            """Log nothing: stdout and stderr are for findings."""
 
     return Handler

@@ -19,14 +19,14 @@ _FORGET_FINDING_NS = 3600 * 10**9
 _MAX_REMEMBERED = 10_000
 # A job has at most one finding of these kinds at a time, even when its culprit changes.
 _ONE_AT_A_TIME = frozenset({"hang", "slow_step", "drift", "restart"})
-_CERTAIN = frozenset({"hang"})  # Silence needs no second look.
+_CERTAIN = frozenset({"hang"})  # Silence needs no second look to be confirmed.
 _ENOUGH_ARRIVALS = 3
 _SCHEMA = "prism.watch-state/1"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SeenJob:
-    """A job in one look; its id holds for that look only."""
+    """A job in one look; its id is valid only for that look."""
 
     id: str
     endpoints: tuple[str, ...]
@@ -124,7 +124,7 @@ class KnownFinding:
 
 @dataclass(slots=True, kw_only=True)
 class Arrivals:
-    """How files, messages or windows usually follow each other; a restart must not forget it."""
+    """How often files, messages or windows usually arrive; kept over restarts."""
 
     num: int = 0
     longest_pause_s: float = 0.0  # by the clock
@@ -144,18 +144,18 @@ class WatchState:
     confirm: int = 2  # looks in a row that must agree before a finding is reported
     warm_up_ns: int = (
         20 * 10**9
-    )  # A job seen for less is not judged: its step may still be taken for something shorter.
+    )  # A job seen for less is not judged: a shorter interval may still be mistaken for its step.
     slack_ns: int = 10 * 10**9
-    grown: float = 2.0  # times its reported cost at which a finding is reported again
+    grown: float = 2.0  # a finding is reported again when it costs this many times as much
     resolve_after: int = 3  # looks at its job that do not see a finding any more, after which it is over
     jobs: dict[str, KnownJob] = field(default_factory=dict)
     findings: list[KnownFinding] = field(default_factory=list)
     outbox: list[dict[str, Any]] = field(default_factory=list)  # decided, and perhaps not printed yet
     position: dict[str, Any] = field(default_factory=dict)  # of the source, before what it is reading
-    looked_until_ns: int = 0  # Looks that a restart repeats are not counted twice.
+    looked_until_ns: int = 0  # So that looks that a restart repeats are not counted twice.
     segment: int = 0  # of the window, from which flows are not part of this state
     arrivals: Arrivals = field(default_factory=lambda: Arrivals())
-    judge_from_ns: int = 0  # Nothing is reported before: the watch has seen too little by then.
+    judge_from_ns: int = 0  # Nothing is reported before this moment: the watch has seen too little.
     _next_job: int = 1
     _next_finding: int = 1
     _look: int = 0
@@ -189,7 +189,7 @@ class WatchState:
         ]
 
     def _resolve(self, seen_jobs: set[str], now_ns: int) -> list[Told]:
-        """What is over: its job is looked at and does not show it any more; a job that is gone leaves it open."""
+        """Resolved findings: looks at the job no longer show them; findings of a job that is gone stay open."""
         over: list[Told] = []
         for known in self.findings:
             if known.look == self._look:
@@ -209,7 +209,7 @@ class WatchState:
         return enough and (job is None or now_ns - job.first_seen_ns >= self.warm_up_ns)
 
     def save(self, path: Path) -> None:
-        """Write everything down, whole or not at all."""
+        """Save everything in one step: a crash leaves the old state or the new one."""
         document = {
             "schema": _SCHEMA,
             "jobs": {name: asdict(job) for name, job in self.jobs.items()},
@@ -276,14 +276,14 @@ class WatchState:
             self._next_finding += 1
             self.findings.append(known)
         elif finding.start_ns > known.start_ns:
-            # The window has slid past the beginning: add what came since, at the rate of this look.
+            # The finding began before this window: add the loss since the last look, at the rate of this one.
             fresh_ns = max(0, finding.end_ns - known.end_ns)
             length_ns = max(1, finding.end_ns - finding.start_ns)
             known.cost = max(known.cost + finding.lost_gpu_seconds * fresh_ns / length_ns, finding.lost_gpu_seconds)
         else:
             known.cost = max(known.cost, finding.lost_gpu_seconds)
         if known.told_cost is None or known.kind not in _ONE_AT_A_TIME:
-            # Who was blamed first saw the beginning; as the window slides past it, later looks know less.
+            # Keep the first culprit: that look saw the beginning, which later windows no longer contain.
             known.culprit_type, known.culprit = finding.culprit.type, finding.culprit.id
         known.start_ns = min(known.start_ns, finding.start_ns)
         known.end_ns = max(known.end_ns, finding.end_ns)
@@ -293,7 +293,7 @@ class WatchState:
         return known
 
     def _forget(self, now_ns: int) -> None:
-        """Drop what was seen once and not again, and what is long over."""
+        """Drop findings that were seen only once, and those that ended long ago."""
         self.findings = [
             f
             for f in self.findings
@@ -303,7 +303,7 @@ class WatchState:
 
 
 def load_state(path: Path) -> WatchState:
-    """The state an earlier run saved; a fresh one where there is none."""
+    """The state that an earlier run saved; a new one if there is none."""
     if not path.exists():
         return WatchState()
     try:
@@ -331,7 +331,7 @@ def load_state(path: Path) -> WatchState:
 
 
 def _rename(finding: Finding, names: dict[str, str]) -> Finding:
-    """A finding with lasting job names, in its evidence too."""
+    """A finding with the lasting names of jobs, in its evidence, too."""
     culprit = finding.culprit
     if culprit.type == "job":
         culprit = Culprit(type="job", id=names.get(culprit.id, culprit.id))

@@ -24,8 +24,8 @@ from prism.watch.window import FlowWindow, fit_length
 _POLL_S = 0.25
 _SILENCE = 2.0  # times the longest pause between arrivals so far that counts as silence
 _LEAST_SILENCE_S = 2.0
-_CURRENT_S = 900.0  # Files whose newest flow is older are an archive: that nothing follows is no silence.
-_LATE_S = 10.0  # Two looks that take longer miss the 15 s within which findings should be reported.
+_CURRENT_S = 900.0  # Files whose newest flow is older are an archive: their end is no silence.
+_LATE_S = 10.0  # If two looks take longer, findings are not reported within the 15 s that are promised.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,7 +34,7 @@ class WatchConfig:
 
     window_s: float = 60.0
     every_s: float = 3.0  # between looks; two must agree, so a finding is reported within 15 s of its onset
-    settle_s: float = 1.0  # live: exporters differ in when they send, so the last moment is not looked at yet
+    settle_s: float = 1.0  # live: exporters send at different times, so the last moments are not analysed yet
     max_rows: int = 4_000_000  # about 250 MB; at 200,000 flows/s the last 20 s
     state: Path | None = None
 
@@ -65,17 +65,17 @@ class Watch:
         folder = config.state
         self._state = load_state(folder / "state.json") if folder else WatchState()
         self._window = FlowWindow(int(config.window_s * 1e9), config.max_rows, folder / "window" if folder else None)
-        self._length_ns = self._window.length_ns  # that the next look goes back; files wait for as long as it takes
+        self._length_ns = self._window.length_ns  # length of the next window; files wait for as long as a look takes
         self._look: Future[WindowReport] | None = None
-        self._piece = 0  # files: which stretch of their time is being read
+        self._piece = 0  # files: the stretch of time that is being read
         self._looked_at = time.monotonic()
         self._looked_until_ns = 0
         self._arrived_at = time.monotonic()
         self._longest_pause_s = 0.0
-        self._fresh = False  # flows have come since the last look
+        self._fresh = False  # flows have arrived since the last look
         # Files: how far the source had been read, and the first segment not written, before what is being read now.
         self._before: tuple[dict[str, Any], int | None] = {}, None
-        self._current = False  # the flows that wait are those of now
+        self._current = False  # the waiting flows are current
         self._findings: Counter[str] = Counter()
         self._said: set[str] = set()
         self._said_late = False
@@ -101,7 +101,7 @@ class Watch:
             self._analyst.close()
 
     def status(self) -> WatchStatus:
-        """How the watch stands, for metrics."""
+        """The state of the watch, for metrics."""
         counts = self._source.counts
         follows = self._source.is_live or self._current
         lag = time.time() - self._window.newest_ns / 1e9 if follows and self._window.newest_ns else None
@@ -127,11 +127,11 @@ class Watch:
         )
 
     def _resume(self) -> None:
-        """Take up where an earlier run stopped; what it had decided but perhaps not printed is printed."""
+        """Continue where an earlier run stopped; findings that it decided on but may not have printed are printed."""
         if self._source.is_live:
             self._window.restore()
             if self._window.newest_ns:
-                # Nobody looked between the runs: what is silent there was not seen, and jobs are got to know again.
+                # Nothing was observed between the runs: silence there means nothing, and jobs are studied again.
                 self._window.begin_ns = time.time_ns()
                 self._state.judge_from_ns = self._window.begin_ns + self._state.warm_up_ns
         else:
@@ -156,10 +156,10 @@ class Watch:
             self._fresh |= self._window.add(flows) > 0
             return
         self._note_arrival(flows, now)
-        # What waits to be read is looked at as if it came live: one look for every few seconds of its own time.
+        # Waiting files are analysed as if they came live: one look for every few seconds of their own time.
         pieces = list(slice_by_time(flows, int(self._config.every_s * 1e9)))
         if pieces[-1][0] > self._piece:
-            # A look in the midst of these flows is saved as of their beginning: after a kill they are read again.
+            # A look in the middle of these flows saves their beginning as position: after a kill they are read again.
             self._window.seal()
             self._before = self._before[0], self._window.next_segment
         for piece, part in pieces:
@@ -171,7 +171,7 @@ class Watch:
         self._before = self._source.save_position(), None
 
     def _note_arrival(self, flows: pl.DataFrame, now: float) -> None:
-        """Files: how they usually follow each other, by the clock and in their own time."""
+        """Files: how often they usually arrive, by the clock and in their own time."""
         newest = int(flows.select(pl.coalesce("end_ns", "start_ns").max()).item())
         usual = self._state.arrivals
         if self._current:
@@ -191,12 +191,12 @@ class Watch:
         return waited >= self._config.every_s and (self._fresh or self._silent_s() > 0)
 
     def _silent_s(self) -> float:
-        """Seconds without any flow, 0 while that is nothing unusual for this source."""
+        """Seconds without any flow; 0 while such a pause is usual for this source."""
         silent = time.monotonic() - self._arrived_at
         if not self._source.is_live:
             if not self._current or self._source.is_finished:
                 return 0.0
-            # A file holds what came before it, so the next is due after as long a time as the longest so far.
+            # A file holds the flows before it, so the next one is due after the longest interval so far.
             due = self._state.arrivals.due_s(self._config.every_s)
             return silent - due if due is not None and silent > _SILENCE * due + _LEAST_SILENCE_S else 0.0
         return silent if silent > max(_LEAST_SILENCE_S, _SILENCE * self._longest_pause_s) else 0.0
@@ -216,7 +216,7 @@ class Watch:
         self._look = self._analyst.submit(self._window.flows(until, self._length_ns), self._topology, until)
 
     def _note_position(self) -> None:
-        """What belongs to this moment: how far the source was read, and the segments that hold what it gave."""
+        """The position in the source at this moment, and the segments that hold the flows up to it."""
         position, segment = (self._source.save_position(), None) if self._source.is_live else self._before
         self._state.position = position
         self._state.segment = self._window.next_segment if segment is None else segment
@@ -228,7 +228,7 @@ class Watch:
         look, self._look = self._look, None
         try:
             report = look.result()
-        except Exception as error:  # The outermost loop: one bad window must not end the watch.
+        except Exception as error:  # The outermost loop: an error in one window must not end the watch.
             self._failed += 1
             self._say(f"a look at the window went wrong ({type(error).__name__}: {error}); watching on")
             return
@@ -267,7 +267,7 @@ class Watch:
             self._save()
 
     def _finish(self) -> None:
-        """A last look where the source has ended; a watch that is stopped keeps unconfirmed findings for later."""
+        """A last look if the source has ended; a watch that is stopped keeps unconfirmed findings for its next run."""
         self._collect_look(wait=True)
         if self._source.is_finished and self._window.newest_ns:
             self._begin_look()
@@ -279,7 +279,7 @@ class Watch:
         self._say_totals()
 
     def _say_totals(self) -> None:
-        """What was taken and what was lost, in a line or two."""
+        """What was received and what was lost, in one or two lines."""
         status = self.status()
         self._say(f"{status.flows:,} flows out of {status.received:,} received, {status.looks:,} looks")
         told = [("lost on the way", status.lost)] if status.lost else []

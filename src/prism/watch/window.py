@@ -13,14 +13,14 @@ from prism.records import FLOWS
 from prism.records.files import Format, collect, scan
 
 _KEPT = ("start_ns", "end_ns", "src", "dst", "bytes")
-_KEPT_OF_SAMPLES = ("src_port", "dst_port", "qp", "packets", "sampling_rate", "exporter")  # to put them together by
+_KEPT_OF_SAMPLES = ("src_port", "dst_port", "qp", "packets", "sampling_rate", "exporter")  # for joining samples
 _LONGEST_NS = 24 * 3600 * 10**9  # No transfer lasts a day: such a record is damaged.
 _FAR_AHEAD_NS = 3600 * 10**9
 _SEGMENTS = 32  # that a full window is made of, at least
-_LOOK_S = 4.0  # Two looks that agree, and the wait for the first of them, are over in 15 s.
+_LOOK_S = 4.0  # so that two looks, and the wait for the first one, take less than 15 s
 _SHRINK, _GROW = 0.6, 1.2  # times the last length, at most
 _STEPS = 12
-_MANY = 20  # flows that must agree before the clock is believed to have jumped
+_MANY = 20  # flows that must agree before the clock counts as having jumped
 _moment = pl.coalesce("end_ns", "start_ns")
 
 
@@ -34,7 +34,7 @@ def _columns_of(flows: pl.DataFrame) -> list[str]:
 def fit_length(length_ns: int, held_ns: int, took_s: float, longest_step_s: float) -> int:
     """How far to look back, after a look at `held_ns` of what may be `length_ns` took so long.
 
-    A late report is of no use, but findings need some steps of the slowest job, however long a look takes.
+    A late report is useless, but findings need several steps of the slowest job, however long a look takes.
     """
     if took_s > _LOOK_S:
         wanted = min(length_ns, held_ns) * max(_LOOK_S / took_s, _SHRINK)
@@ -60,7 +60,7 @@ class FlowWindow:
     max_rows: int
     folder: Path | None = None
     newest_ns: int = 0
-    begin_ns: int = 0  # Before this nobody looked: a silence there is ours, not the jobs'.
+    begin_ns: int = 0  # Nothing was observed before this: silence there is not the jobs'.
     dropped: Counter[str] = field(default_factory=Counter)
     _segments: deque[Segment] = field(default_factory=deque)
     _open: list[pl.DataFrame] = field(default_factory=list)
@@ -75,24 +75,24 @@ class FlowWindow:
 
     @property
     def held_ns(self) -> int:
-        """About how far back the flows go."""
+        """The approximate time that the flows cover."""
         return self.newest_ns - self._segments[0].last_ns if self._segments else 0
 
     def add(self, flows: pl.DataFrame) -> int:
-        """Take flows, less those too odd or too old; returns how many were kept."""
+        """Add flows, without impossible and too old ones; returns how many were kept."""
         kept = self._leave_out(flows.select(_columns_of(flows)))
         if kept.height:
             self._open.append(kept)
             self._open_rows += kept.height
             self._num_rows += kept.height
             self.newest_ns = max(self.newest_ns, int(kept.select(_moment.max()).item()))
-            # Small segments: what leaves the window leaves it by the segment.
+            # Small segments, because flows leave the window by whole segments.
             if self._open_rows > self.max_rows // _SEGMENTS:
                 self.seal()
         return kept.height
 
     def seal(self) -> None:
-        """Close the open segment, write it down, and let go of what has left the window."""
+        """Close the open segment, write it, and drop the segments that have left the window."""
         if self._open:
             flows = pl.concat(self._open, how="diagonal").rechunk()
             self._open, self._open_rows = [], 0
@@ -112,20 +112,20 @@ class FlowWindow:
 
     @property
     def next_segment(self) -> int:
-        """The number that the next segment written down will have."""
+        """The number of the next segment to be written."""
         return self._next_file
 
     def restore(self, before: int | None = None) -> None:
-        """Take back what an earlier run wrote down, up to a segment; the rest and what cannot be read is removed."""
+        """Read what an earlier run wrote, up to a segment; later segments and unreadable ones are removed."""
         if self.folder is None or not self.folder.is_dir():
             return
         for path in sorted(self.folder.glob("*.parquet")):
-            if before is not None and int(path.stem) >= before:  # Its source gives it again.
+            if before is not None and int(path.stem) >= before:  # The source will deliver it again.
                 path.unlink()
                 continue
             try:
                 flows = FLOWS.conform(collect(scan(path, Format.PARQUET), path))
-            except BadFileError:  # The run was killed while it wrote this one.
+            except BadFileError:  # The run was killed while it wrote this segment.
                 path.unlink()
                 self.dropped["segments cut by a kill"] += 1
                 continue
