@@ -23,12 +23,12 @@ EPILOG = examples(
 def run_compare(
     expected: Annotated[
         Path,
-        typer.Argument(help="Timeline of how it should be, or was: a file of spans, or a folder that a command wrote."),
+        typer.Argument(help="The expected or earlier timeline: a file of spans, or a folder that a command wrote."),
     ],
-    observed: Annotated[Path, typer.Argument(help="Timeline of how it is.")],
+    observed: Annotated[Path, typer.Argument(help="The observed timeline.")],
     json: JsonFlag = False,
 ) -> None:
-    """Say where the time of a step went that one timeline has and the other has not."""
+    """Say which parts of a step account for the difference between two timelines."""
     from prism.investigate import compare_timelines
 
     found = compare_timelines(_read_timeline(expected), _read_timeline(observed))

@@ -1,4 +1,4 @@
-"""The file that a bug of ours leaves behind, to attach to a report: where it happened, no values, no secrets."""
+"""The crash file of an internal error, to attach to a report: where it happened, without values or secrets."""
 
 from __future__ import annotations
 

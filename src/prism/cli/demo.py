@@ -31,7 +31,7 @@ def run_demo(
     ] = None,
     scenario: Annotated[str, typer.Option(help="Any scenario that `prism scenario --list` names.")] = "demo-512",
     serve: Annotated[bool | None, typer.Option(help="Leave the dashboard open; by default in a terminal only.")] = None,
-    port: Annotated[int, typer.Option(help="Of the dashboard.", min=1, max=65535)] = 8042,
+    port: Annotated[int, typer.Option(help="Port of the dashboard.", min=1, max=65535)] = 8042,
     json: JsonFlag = False,
 ) -> None:
     """The tour: a cluster diagnosed, a GPT emulated, a job recovered, explained and evaluated, and the dashboard."""
@@ -77,7 +77,7 @@ def _choose(only: list[str] | None) -> list[str]:
         if name not in PARTS:
             raise BadConfigError(f"--only is '{name}', expected one of {', '.join(PARTS)}")
     chosen = list(only or PARTS)
-    # What reads another part's files needs that part.
+    # A part that reads the files of another part needs that part.
     return ["supervise", *chosen] if {"explain", "evaluate"} & set(chosen) and "supervise" not in chosen else chosen
 
 
@@ -105,7 +105,7 @@ def _observe(output: Path, scenario: str, json: bool) -> dict[str, Any]:
 
 
 def _show_dashboard(output: Path, port: int, serve: bool | None, json: bool) -> list[str]:
-    """Pictures of every page; then the dashboard stays open where a person is looking."""
+    """Take pictures of every page; on a terminal the dashboard then stays open."""
     import sys
     import webbrowser
 

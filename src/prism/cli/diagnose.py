@@ -99,7 +99,7 @@ def _guess_topology(read: FlowsRead) -> pl.DataFrame:
 
 
 def _add_notes(diagnosis: Diagnosis, read: FlowsRead) -> Diagnosis:
-    """What reading the records found, and of transfers that were rebuilt from samples only what stands."""
+    """Add notes on how the records were read; for transfers rebuilt from samples, drop what cannot be relied on."""
     from dataclasses import replace
 
     from prism.collect.port_counters import measure_ports

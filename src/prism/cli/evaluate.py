@@ -121,7 +121,7 @@ def watch(
 
 
 def _settle(plan: EvaluationPlan, path: Path, *, consent: bool) -> EvaluationPlan:
-    """Let datasets know the folder of the plan, from which their paths count, and whether code may be run."""
+    """Tell datasets the folder of the plan, to which their paths are relative, and whether code may be run."""
     from dataclasses import replace
 
     from prism.evaluate.plan_file import share_settings
@@ -132,7 +132,7 @@ def _settle(plan: EvaluationPlan, path: Path, *, consent: bool) -> EvaluationPla
 
 
 def _check_beside(engine: str | None, address: str | None) -> Literal["local"]:
-    """Under Ray an evaluation's own processes cannot be told from those of others."""
+    """Refuse Ray: under it the evaluation's processes cannot be distinguished from other programs'."""
     if engine == "ray" or address is not None:
         raise typer.BadParameter("--beside-training works with --engine local, on one machine")
     return "local"
@@ -141,7 +141,7 @@ def _check_beside(engine: str | None, address: str | None) -> Literal["local"]:
 def _configure(
     plan: EvaluationPlan, output: Path, draw: Callable[[dict[str, Any]], None], *, beside_training: bool = False
 ) -> EvaluateConfig:
-    """Results are written as they come, so that a run that is stopped has shown what it found."""
+    """Write results as they come, so that a stopped run keeps what it found."""
     from prism.evaluate.evaluation import EvaluateConfig
     from prism.evaluate.publishing import Publisher
     from prism.evaluate.run.busy_gpus import BusyGpus
@@ -162,7 +162,7 @@ def _evaluate(plan: EvaluationPlan, engine: str | None, address: str | None, con
 
 
 def _finish(done: Evaluation, output: Path, json: bool) -> None:
-    """Write the files, show the leaderboard; 1 where something was given up."""
+    """Write the files and show the leaderboard; return 1 if a trial was given up."""
     from prism.evaluate.leaderboard import make_table
     from prism.evaluate.results import describe_evaluation, write_results
     from prism.evaluate.run.run_log import count
@@ -186,7 +186,7 @@ def _finish(done: Evaluation, output: Path, json: bool) -> None:
 
 @contextmanager
 def _live(json: bool) -> Iterator[Callable[[dict[str, Any]], None]]:
-    """A table on stderr that follows the run; nothing where there is no terminal."""
+    """A live table of the run on stderr, if that is a terminal."""
     if json or verbosity.level < 0 or not sys.stderr.isatty():
         yield lambda document: None
         return
@@ -197,7 +197,7 @@ def _live(json: bool) -> Iterator[Callable[[dict[str, Any]], None]]:
 
 
 def draw_progress(document: dict[str, Any]) -> Table:
-    """Where an evaluation stands: trials, GPUs busy, time left."""
+    """The progress of an evaluation: trials, busy GPUs, time left."""
     left = document["time_left_s"]
     trials = document["trials"]
     share = f"{document['gpus_busy']} of {document['gpus']}" if document["gpus"] else "none; CPU workers"

@@ -227,7 +227,7 @@ def _show(diagnosis: Diagnosis) -> None:
 
 
 def _context(diagnosis: Diagnosis) -> list[Text]:
-    """The evidence in its place: each cited line, and the kept lines next to it."""
+    """The evidence in context: each cited line with the kept lines next to it."""
     from rich.text import Text
 
     from prism.explain.secrets import mask
@@ -245,7 +245,7 @@ def _context(diagnosis: Diagnosis) -> list[Text]:
         place = f"{line.file}:{line.line}" if several else str(line.line)
         rank = f" [{line.rank}]" if line.rank is not None else ""
         out.append(Text(f"{place:>9}{rank}  {mask(line.text)[:300]}", style=style))
-    if not out:  # where no line looked like trouble, the last ones are cited
+    if not out:  # if no line looks like a failure, the last ones are cited
         places = [f"{e.file}:{e.line}" if e.file else str(e.line) for e in diagnosis.verdict.evidence]
         out = [Text(f"{p:>9}  {e.text[:300]}") for p, e in zip(places, diagnosis.verdict.evidence, strict=True)]
     return out[:40]

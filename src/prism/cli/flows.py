@@ -60,7 +60,9 @@ def show_info(
 def check(
     sources: Sources,
     map_columns: MapOption = None,
-    save_map: Annotated[Path | None, typer.Option(help="Write what --map says to this file, for later runs.")] = None,
+    save_map: Annotated[
+        Path | None, typer.Option(help="Save the mapping of --map in this file, for later runs.")
+    ] = None,
     exporter: Annotated[
         str | None, typer.Option(help="Show the settings of this exporter only (arista, sonic, hsflowd, ...).")
     ] = None,
@@ -113,7 +115,7 @@ def make_topology(
     map_columns: MapOption = None,
     json: JsonFlag = False,
 ) -> None:
-    """Write the topology that `--topology` takes, from what is there or by a guess with its confidence."""
+    """Write the topology file for `--topology`, from what the sources say or by a guess with a confidence."""
     from prism.collect.topology_files import read_topology_sources
     from prism.collect.topology_guess import guess_topology
     from prism.records import TOPOLOGY, write_table
@@ -162,7 +164,7 @@ def convert(
 def make_options(
     map_columns: str | None, skip_bad_rows: bool, packet_bytes: int = 4096, *, keep_cut_times: bool = False
 ) -> FlowOptions:
-    """How to read, from what was said on the command line."""
+    """How to read, from the options of the command line."""
     from prism.records import FlowOptions
     from prism.records.flow_aliases import parse_columns
 
@@ -190,7 +192,7 @@ def read_sources(sources: list[Path], options: FlowOptions) -> FlowsRead:
 
 
 def _read_map(text: str) -> str:
-    """The words of `--map`, or those that a file saved by `--save-map` holds."""
+    """The value of `--map`, or of the file of `--save-map` that it names."""
     import yaml
 
     from prism.errors import BadFileError

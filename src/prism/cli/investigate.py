@@ -1,4 +1,4 @@
-"""`prism investigate`: everything a job left behind, one verdict; or a job that hangs now."""
+"""`prism investigate`: one verdict from everything that a job left behind, or on a job that hangs now."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def run_investigate(
     prometheus: Annotated[str | None, typer.Option(help="URL of a Prometheus with DCGM and node exporter.")] = None,
     since: Annotated[str | None, typer.Option(help="Leave out what is older: 90m, 2h, 1d or a time (ISO).")] = None,
     pid: Annotated[list[int] | None, typer.Option(help="A rank or the launcher of a job that hangs now.")] = None,
-    job: Annotated[str | None, typer.Option(help="A Slurm job that hangs now; all its hosts are asked.")] = None,
+    job: Annotated[str | None, typer.Option(help="A Slurm job that hangs now; all its hosts are inspected.")] = None,
     hosts: Annotated[
         str | None, typer.Option(help="Hosts to ask over ssh, by commas; all ranks that they run.")
     ] = None,
@@ -77,7 +77,7 @@ def _ask_live(pids: list[int], job: str, hosts: str | None) -> Investigation:
 
 
 def _read_since(text: str | None) -> int | None:
-    """Nanoseconds since 1970 of a time, or of so long ago."""
+    """A time, or a time so long ago, in nanoseconds since 1970."""
     if text is None:
         return None
     ago = re.fullmatch(r"(\d{1,6})([smhd])", text.strip())

@@ -21,8 +21,8 @@ EPILOG = examples(
 def isolate(
     hosts: Annotated[str, typer.Option(help="Host names, with commas, in the order of the job's ranks.")] = "",
     hosts_file: Annotated[Path | None, typer.Option(help="File of host names, one per line.")] = None,
-    shell: Annotated[str, typer.Option(help="Words that run a command on {host}.")] = "ssh -o BatchMode=yes {host}",
-    backend: Annotated[Literal["socket", "gloo", "nccl"], typer.Option(help="What carries the test.")] = "socket",
+    shell: Annotated[str, typer.Option(help="Prefix that runs a command on {host}.")] = "ssh -o BatchMode=yes {host}",
+    backend: Annotated[Literal["socket", "gloo", "nccl"], typer.Option(help="Transport of the test.")] = "socket",
     megabytes: Annotated[float, typer.Option(help="Bytes that every host sends in a test.", min=0.001)] = 8.0,
     timeout: Annotated[float, typer.Option(help="Seconds after which a test has failed.", min=0.1)] = 30.0,
     rounds: Annotated[int, typer.Option(help="Rounds of group tests, for faults that come and go.", min=0)] = 12,

@@ -1,4 +1,4 @@
-"""`prism lab`: real jobs on this machine's network namespaces, harmed on purpose and diagnosed from their packets."""
+"""`prism lab`: real jobs in network namespaces, slowed down on purpose and diagnosed from their packets."""
 
 from __future__ import annotations
 

@@ -97,7 +97,7 @@ def root(
     ] = False,
 ) -> None:
     """Observe, emulate, diagnose and recover large-model training."""
-    verbosity.level = 0  # One process may run several commands; the flags of one are not those of the next.
+    verbosity.level = 0  # One process may run several commands; the flags of one must not apply to the next.
 
 
 def main(arguments: list[str] | None = None) -> None:
@@ -112,7 +112,7 @@ def main(arguments: list[str] | None = None) -> None:
         fail("stopped")
         code = 1
     except BrokenPipeError:
-        sys.stderr.close()  # The reader of our output went away: nothing is wrong on our side.
+        sys.stderr.close()  # The reader of our output closed the pipe, which is no error of ours.
         code = 0
     except Exception as error:
         code = _exit_code_of(error, sys.argv[1:] if arguments is None else arguments)
@@ -127,7 +127,7 @@ def _open_closed_streams() -> None:
 
 
 def _exit_code_of(error: Exception, arguments: list[str]) -> int:
-    """Wrong use is 2 and one line; anything else is our own bug, told in one line, with its stack in a crash file."""
+    """The exit code: 2 and one line for wrong use; else 1, one line, and the stack in a crash file."""
     usage = getattr(error, "format_message", None)
     if usage is not None:
         context = getattr(error, "ctx", None)

@@ -1,4 +1,4 @@
-"""The flags that every command shares, so that they read and behave alike."""
+"""The flags that commands share, so that they look and behave the same everywhere."""
 
 from __future__ import annotations
 
@@ -54,10 +54,10 @@ def examples(*commands: str) -> str:
 
 
 class App(typer.Typer):
-    """Commands that all take --verbose and --quiet, which set how much is said and reach no command."""
+    """Commands that all accept --verbose and --quiet; the two set the verbosity and are not passed on."""
 
     def command(self, name: str | None = None, **options: Any) -> Callable[[Command], Command]:
-        """As Typer's, with the two flags behind those of the function."""
+        """Typer's command with the two flags after those of the function."""
 
         def register(function: Command) -> Command:
             super(App, self).command(name, **options)(_add_flags(function))

@@ -134,13 +134,15 @@ def run_dispatch(
     folder: Annotated[Path, typer.Argument(help="Folder of *.sh, *.sbatch and *.yaml, placed in order of name.")],
     clusters: Clusters,
     history: History = None,
-    act: Annotated[bool, typer.Option("--act", help="Submit them; else only say where each would go.")] = False,
+    act: Annotated[
+        bool, typer.Option("--act", help="Submit them; without it, only print where each would go.")
+    ] = False,
     state: StateFolder = Path("prism-place"),
     poll_s: Annotated[
         float, typer.Option(help="Pause before jobs that could not be placed are tried again.", min=0.1)
     ] = 10.0,
 ) -> None:
-    """Place every job of a folder exactly once; goes on after it was killed, with the same --state."""
+    """Place every job of a folder exactly once; after a kill, the same --state continues."""
     from prism.place.live.forms import list_jobs
     from prism.place.live.journal import DispatchJournal
 
@@ -170,10 +172,10 @@ def run_nominate(
     clusters: Clusters,
     manager: Annotated[str, typer.Option(help="Context of kubectl for the cluster that Kueue's manager runs in.")] = "",
     kubeconfig: Annotated[str, typer.Option(help="Its kubeconfig.")] = "",
-    act: Annotated[bool, typer.Option("--act", help="Write nominations; else only say them.")] = False,
+    act: Annotated[bool, typer.Option("--act", help="Write the nominations; without it, only print them.")] = False,
     poll_s: Annotated[float, typer.Option(help="Pause between rounds.", min=0.1)] = 10.0,
     rounds: Annotated[int, typer.Option(help="Rounds to make; 0: until stopped.", min=0)] = 0,
-    patience_s: Annotated[float, typer.Option(help="Until one more worker is nominated.", min=1.0)] = 300.0,
+    patience_s: Annotated[float, typer.Option(help="Seconds until one more worker is nominated.", min=1.0)] = 300.0,
 ) -> None:
     """Tell MultiKueue which worker cluster each waiting workload should be sent to, instead of a race of all."""
     from prism.place.live.kueue import KueueCluster

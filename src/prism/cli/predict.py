@@ -35,7 +35,7 @@ Counters = Annotated[
 ]
 JobNodes = Annotated[int, typer.Option(help="Nodes of the next job; 0: all.", min=0)]
 GpusPerNode = Annotated[int, typer.Option(help="GPUs of one node.", min=1)]
-SaveS = Annotated[float, typer.Option(help="Seconds by which a save holds up the training.", min=0.0)]
+SaveS = Annotated[float, typer.Option(help="Seconds for which a save stops the training.", min=0.0)]
 RestartS = Annotated[float, typer.Option(help="Seconds from a failure to the first new step.", min=0.0)]
 
 
@@ -146,7 +146,7 @@ def run_replay(
     gpus_per_node: GpusPerNode = 8,
     save_s: SaveS = 60.0,
     restart_s: RestartS = 600.0,
-    seed: Annotated[int, typer.Option(help="Of the order in which nodes are taken.")] = 0,
+    seed: Annotated[int, typer.Option(help="Seed of the order in which nodes are taken.")] = 0,
     json: JsonFlag = False,
 ) -> None:
     """Run a job through the faults that came, under several policies, with the supervisor's own decisions."""
@@ -218,7 +218,7 @@ def run_watch(
         except InputError as error:
             if not made:
                 raise
-            # What could be read an hour ago is being written, or its server is away for a while.
+            # A file is being written, or a server is not reachable for a while.
             note(f"this round is left out: {error}")
         made += 1
         if rounds and made >= rounds:

@@ -25,7 +25,9 @@ EPILOG = examples(
 def run_scenario(
     scenario: Annotated[str | None, typer.Argument(help="A named scenario, a YAML file, or 'random'.")] = None,
     output: OutputDir = None,
-    seed: Annotated[int, typer.Option(help="Chance starts from here; the same seed gives the same files.", min=0)] = 0,
+    seed: Annotated[
+        int, typer.Option(help="Seed of all random choices; the same seed gives the same files.", min=0)
+    ] = 0,
     graph: Annotated[
         bool,
         typer.Option("--graph", help="Also write each job's step as a graph, and the cluster, for prism simulate."),
@@ -42,7 +44,7 @@ def run_scenario(
     if scenario is None:
         raise typer.BadParameter("name a scenario or a YAML file; list them with --list")
     if output is None:
-        raise typer.BadParameter("where to? give --output DIR")
+        raise typer.BadParameter("no output folder; give --output DIR")
     made = make_scenario(random_scenario(seed) if scenario == "random" else load_scenario(scenario), seed)
     write_scenario(made, output)
     graphs = write_graphs(made, output) if graph else []

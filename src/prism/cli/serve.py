@@ -27,7 +27,8 @@ def run_serve(
     ] = "127.0.0.1",
     port: Annotated[int, typer.Option(help="Port; 0 takes a free one.", min=0, max=65535)] = 8042,
     token: Annotated[
-        str | None, typer.Option(help="Token to ask for; better in the environment.", envvar="PRISM_SERVE_TOKEN")
+        str | None,
+        typer.Option(help="Token that every visitor needs; safer in the environment.", envvar="PRISM_SERVE_TOKEN"),
     ] = None,
     token_file: Annotated[Path | None, typer.Option(help="File that holds the token.")] = None,
     allow_host: Annotated[
@@ -40,24 +41,26 @@ def run_serve(
             "--ask-token/--no-token", help="On loopback: ask for a token; by default where others log in too."
         ),
     ] = None,
-    most_files: Annotated[int, typer.Option(help="Files to look at; more are said, not read.", min=1)] = 200_000,
-    every: Annotated[float, typer.Option(help="Seconds between looks at the folder.", min=0.1)] = 0.5,
+    most_files: Annotated[
+        int, typer.Option(help="Most files to read; if there are more, the pages say so.", min=1)
+    ] = 200_000,
+    every: Annotated[float, typer.Option(help="Seconds between checks of the folder.", min=0.1)] = 0.5,
     workers: Annotated[
-        int, typer.Option(help="Processes that answer, beside one that keeps up with the folder.", min=1, max=64)
+        int, typer.Option(help="Processes that answer requests; one more follows the folder.", min=1, max=64)
     ] = 1,
-    depth: Annotated[int, typer.Option(help="Folders below the folder to look into.", min=0, max=32)] = 6,
+    depth: Annotated[int, typer.Option(help="Levels of folders below FOLDER to read.", min=0, max=32)] = 6,
     state: Annotated[
         Path | None,
         typer.Option(help="Folder for the index of the history, annotations and silences; without it nothing is kept."),
     ] = None,
-    rebuild: Annotated[bool, typer.Option("--rebuild", help="Make the index anew from the files.")] = False,
-    keep_days: Annotated[float, typer.Option(help="Days that the history goes back.", min=1)] = 400.0,
+    rebuild: Annotated[bool, typer.Option("--rebuild", help="Rebuild the index from the files.")] = False,
+    keep_days: Annotated[float, typer.Option(help="Days that the history is kept.", min=1)] = 400.0,
     clusters: Annotated[
         bool, typer.Option("--clusters", help="Each folder at the top of FOLDER is a cluster of that name.")
     ] = False,
     price: Annotated[float | None, typer.Option(help="Price of a GPU-hour, to show costs in money.", min=0)] = None,
-    currency: Annotated[str, typer.Option(help="How the price is written.")] = "$",
-    alerts: Annotated[Path | None, typer.Option(help="YAML file of channels to tell findings to.")] = None,
+    currency: Annotated[str, typer.Option(help="Currency sign of the price.")] = "$",
+    alerts: Annotated[Path | None, typer.Option(help="YAML file of channels that findings are sent to.")] = None,
     tokens: Annotated[Path | None, typer.Option(help="YAML file of further tokens, with scopes and an end.")] = None,
     trust_proxy: Annotated[
         list[str] | None, typer.Option(help="Address of a proxy that names the logged-in user; may be given again.")

@@ -62,7 +62,7 @@ def simulate_graph(
     if calibration is not None and cluster is None:
         raise typer.BadParameter("a calibration corrects a cluster's prices; give --cluster too")
     if chakra and output is None:
-        raise typer.BadParameter("where to? --chakra needs --output DIR")
+        raise typer.BadParameter("--chakra needs a folder to write to; give --output DIR")
     loaded = load_graph(graph)
     costs = _cost_model(cluster, calibration)
     if cluster is None:
@@ -125,7 +125,7 @@ def _cost_model(cluster: str | None, calibration: Path | None) -> Any:
 
 
 def _loads(costs: Any, background: list[Path] | None, topology: Path | None) -> Any:
-    """What other jobs hold of the links, from their flow records."""
+    """The load of other jobs on the links, from their flow records."""
     from prism.collect import load_inputs
     from prism.errors import BadFileError
     from prism.records import TOPOLOGY, read_table
@@ -152,7 +152,7 @@ def _percentiles(steps: Any, sigma: float, seeds: int) -> dict[str, Any]:
 
 
 def _write(outcome: Outcome, folder: Path, chakra: bool) -> list[str]:
-    """Spans of one rank per cell, the critical path, and where asked the Chakra traces."""
+    """Write the spans of one rank per cell, the critical path, and on request the Chakra traces."""
     from prism.simulate import export_chakra, measure_usage, write_spans
 
     folder.mkdir(parents=True, exist_ok=True)

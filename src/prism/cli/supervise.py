@@ -1,4 +1,4 @@
-"""`prism supervise`: keep a training job going, and say how it stands."""
+"""`prism supervise`: keep a training job running, and show its state."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def run(
         ),
     ] = None,
     only_restart: Annotated[
-        bool, typer.Option("--only-restart", help="Restart when it dies; judge neither silence, speed nor loss.")
+        bool, typer.Option("--only-restart", help="Only restart it when it dies; check no silence, speed or loss.")
     ] = False,
     again: Annotated[
         bool,
@@ -84,7 +84,7 @@ def run(
     if checkpoint == "auto":
         settings = replace(settings, checkpoint=replace(settings.checkpoint, enabled=True))
     if risk is not None:
-        read_risks(risk)  # a file that cannot be used is told before anything starts
+        read_risks(risk)  # report a file that cannot be used before anything starts
         settings = replace(settings, risk=str(risk.resolve()))
     if only_restart:
         settings = settings.only_restart()
@@ -99,7 +99,7 @@ def run(
 
 
 def _say(line: str) -> None:
-    """A message on stderr; the job goes on where nobody can read it any more."""
+    """A message on stderr; if stderr is closed, the job continues."""
     with suppress(OSError):
         note(line)
 
@@ -116,7 +116,7 @@ def status(
     run_dir: Annotated[Path, typer.Argument(help="Folder of the run.")] = Path("prism-run"),
     json: JsonFlag = False,
 ) -> None:
-    """How a run stands, and its last decisions."""
+    """Show the state of a run, and its last decisions."""
     from rich.text import Text
 
     from prism.recover.supervise import read_status
@@ -127,7 +127,7 @@ def status(
         return
     show(table(None, ("", ""), _rows(found)))
     for line in found.decisions:
-        show(Text(f"  {line}"))  # as it is: a log line may look like markup
+        show(Text(f"  {line}"))  # unchanged: a log line may look like markup
 
 
 def _rows(found: RunStatus) -> list[tuple[str, str]]:

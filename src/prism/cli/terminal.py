@@ -1,4 +1,4 @@
-"""Where output goes: results to stdout, everything else to stderr, and progress that vanishes without a terminal."""
+"""Output: results to stdout, everything else to stderr, and progress only on a terminal."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def note(message: str) -> None:
 
 
 def fail(message: str) -> None:
-    """The one line that an error ends in."""
+    """Print the one line of an error."""
     line = " ".join(message.split())
     err = console(stderr=True)
     err.print(

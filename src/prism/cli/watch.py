@@ -53,8 +53,8 @@ def watch_source(
     topology: Annotated[
         Path | None, typer.Option(help="CSV of address,host,rail,switch; without it every endpoint is a host.")
     ] = None,
-    window: Annotated[float, typer.Option(help="Seconds of flows to look at.", min=1.0)] = 60.0,
-    every: Annotated[float, typer.Option(help="Seconds between looks.", min=0.1)] = 3.0,
+    window: Annotated[float, typer.Option(help="Seconds of flows that each analysis covers.", min=1.0)] = 60.0,
+    every: Annotated[float, typer.Option(help="Seconds between analyses.", min=0.1)] = 3.0,
     max_flows: Annotated[int, typer.Option(help="Flows to keep at most; the oldest go first.", min=1_000)] = 4_000_000,
     gap_ms: Annotated[
         float, typer.Option("--gap-ms", help="pcap: silence that ends a burst of TCP or UDP, in ms.", min=0.001)
@@ -64,7 +64,8 @@ def watch_source(
     ] = None,
     webhook: Annotated[str | None, typer.Option(help="POST every finding as JSON to this address.")] = None,
     alertmanager: Annotated[
-        str | None, typer.Option(help="Keep the alerts of the Alertmanager at this address as the findings are.")
+        str | None,
+        typer.Option(help="Raise, update and resolve alerts for findings in the Alertmanager at this address."),
     ] = None,
     map_columns: MapOption = None,
     state: Annotated[
