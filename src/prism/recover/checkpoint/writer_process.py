@@ -65,14 +65,14 @@ class Trainer:
     def next_delivery(self) -> Delivery | None:
         """Wait for an order; None when there will be no more."""
         while True:
-            # Asked before the look at the socket: what it sent last before it died must be seen by that look.
+            # Checked before the socket is read, so that the last orders of a dead trainer are still read.
             gone = self.gone
             ready, _, _ = select.select([self._connection], [], [], 0.0 if gone else _POLL_S)
             if ready:
                 try:
                     _, descriptors, _, _ = socket.recv_fds(self._connection, MESSAGE_BYTES, 2)
                 except ConnectionResetError:
-                    continue  # It died with answers unread, which the kernel says once; its orders are still there.
+                    continue  # It died with unread answers, which the kernel reports once; its orders are still there.
                 return open_delivery(descriptors) if len(descriptors) == 2 else None
             if gone:
                 return None

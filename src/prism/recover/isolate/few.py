@@ -91,7 +91,7 @@ class PairSearch:
         self.beliefs = self._weigh()
 
     def report(self, names: Sequence[str]) -> IsolationReport:
-        """The result for every host, and what else to test if it is not clear."""
+        """The result for every host, and further tests if it is not clear."""
         bad = [part for part, belief in self.beliefs.items() if belief >= _SURE]
         condemned = [part[0] for part in bad if len(part) == 1]
         open_ones = self._open()

@@ -1,4 +1,4 @@
-"""The host test's hand on each host: takes orders as JSON lines on stdin, answers on stdout. Standard library only.
+"""The host test's program on each host: orders as JSON lines on stdin, answers on stdout. Standard library only.
 
 An order names the members of a ring and this host's place in it. The members all-gather a block each over plain TCP:
 every host sends what it holds to the next and takes from the one before, until everyone has all blocks. The bytes are

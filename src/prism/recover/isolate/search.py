@@ -92,7 +92,7 @@ class Search:
         self._decide()
 
     def report(self, names: Sequence[str]) -> IsolationReport:
-        """Where every host stands."""
+        """The result for every host so far."""
         condemned = sorted(self._condemned)
         suspected = sorted(self._open - self._condemned)
         out = {*condemned, *suspected}
@@ -115,7 +115,7 @@ class Search:
         )
 
     def only_slow(self, part: tuple[int, ...]) -> bool:
-        """Whether nothing but slowness speaks against a host or a link."""
+        """Whether slowness is the only evidence against a host or a link."""
         if len(part) == 1:
             return self._failures[part[0]] == self._slow[part[0]]
         return part not in self._broken_pairs
@@ -135,7 +135,7 @@ class Search:
                 self._bad_links.add(pair)
 
     def _decide(self) -> None:
-        """Weigh everything anew: who is suspected, cleared, condemned."""
+        """Judge all results again: which hosts are suspected, cleared or condemned."""
         config = self.config
         usable = [s for s in self._failed if len(s) != 2 or (s[0], s[1]) not in self._bad_links]
         self.beliefs = find_beliefs(self._passes, usable, config.model)
@@ -164,7 +164,7 @@ class Search:
             for host in members:
                 failed_with.setdefault(host, set()).update(members)
         pairs: list[tuple[int, ...]] = []
-        # Those who can meet someone new go first; meeting again tells little.
+        # Suspects with an untested partner go first; repeating a pair shows little.
         for new_only in (True, False):
             for suspect in suspects:
                 if suspect not in free:
@@ -205,7 +205,7 @@ class Search:
         return [tuple(part.tolist()) for part in parts]
 
     def _by_trust(self) -> list[int]:
-        """Hosts from the most trusted; among equals in random order, so that no host is asked by everyone."""
+        """Hosts, the most trusted first; equals in random order, so that no single host is in every test."""
         order = np.lexsort((self._random.random(self.num_hosts), self.beliefs))
         return [int(h) for h in order]
 

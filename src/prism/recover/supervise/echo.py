@@ -9,7 +9,7 @@ from types import TracebackType
 from typing import Protocol
 
 _POLL_S = 0.2
-_STALLED_S = 5.0  # a terminal or pipe that takes nothing for so long must not delay the end
+_STALLED_S = 5.0  # a terminal or pipe that accepts nothing for so long must not delay the end
 
 
 class Output(Protocol):

@@ -165,7 +165,7 @@ def on_stop_asked(job: JobRecord) -> list[Action]:
 
 
 def on_taken_up(job: JobRecord, now_s: float) -> list[Action]:
-    """Continue from the newest checkpoint. Who starts the run again has seen why it ended, so all budgets are reset."""
+    """Continue from the newest checkpoint. Who starts a run again knows why it ended, so all budgets are reset."""
     text = f"started again; it was {job.outcome}: {job.outcome_text}"
     job.outcome = job.outcome_text = ""
     job.failures, job.num_rollbacks, job.told_in_vain = [], 0, 0

@@ -110,13 +110,13 @@ class CorruptionGuard:
         self._own_norm: OwnNorm | None = own_norm_of(self._ddp) if self._ddp is not None else None
 
     def after_backward(self, step: int, loss_of: LossOf, batch: Any) -> Corruption | None:
-        """Look at this step's gradients; every rank calls this before the optimizer's step."""
+        """Check this step's gradients; every rank calls this before the optimizer's step."""
         norm = self._take_norm()
         self._hold(norm)
         self._steps.append(_Step(step, Reading(norm), batch, versions_of(batch)))
         self._read_norms()
         found = None
-        # The answer may take some steps, as the device does; so there is no need to ask in every one.
+        # The answer may take some steps, because the device is behind; so there is no need to ask in every step.
         if step % max(1, self._lag) == 0 and self._vote.ask(int(any(one.stands_out for one in self._steps))):
             found = self._resolve(loss_of)
         self._start_probe(step, loss_of, batch)
@@ -147,7 +147,7 @@ class CorruptionGuard:
     def _hold(self, norm: torch.Tensor) -> None:
         """Let a fused optimizer leave out, on the device, a step whose gradient is not finite on any rank.
 
-        Weights that became NaN would hide who began it. GradScaler uses the same attribute, and replaces it.
+        Weights that became NaN would hide the rank that caused it. GradScaler uses, and replaces, the same attribute.
         """
         if not getattr(self.optimizer, "_step_supports_amp_scaling", False):
             return
@@ -159,7 +159,7 @@ class CorruptionGuard:
         self.optimizer.found_inf = flag  # type: ignore[union-attr]
 
     def _read_norms(self, *, wait: bool = False) -> None:
-        """Take in the norms that have arrived, in order; the oldest is waited for before it is dropped."""
+        """Process the norms that have arrived, in order; wait for the oldest before it is dropped."""
         for one in self._steps:
             if one.norm is not None:
                 continue
@@ -172,7 +172,7 @@ class CorruptionGuard:
     # -- a gradient that stands out
 
     def _resolve(self, loss_of: LossOf) -> Corruption | None:
-        """Some rank saw one: all compare, and compute again."""
+        """Some rank saw an unusual gradient: all ranks compare theirs and compute it again."""
         self._read_norms(wait=True)
         told = self.ranks.gather({one.number: (one.norm, one.stands_out) for one in self._steps})
         flagged = sorted(number for number in told[0] if any(rank.get(number, (None, False))[1] for rank in told))
@@ -192,7 +192,7 @@ class CorruptionGuard:
 
     def _repeat(self, number: int, norms: list[Norm], suspects: list[int], loss_of: LossOf) -> Corruption | None:
         own = next(one for one in self._steps if one.number == number)
-        same = own.versions == versions_of(own.batch)  # a buffer that is used for every batch holds another by now
+        same = own.versions == versions_of(own.batch)  # a reused buffer holds a later batch by now
         again = self.ranks.gather(self._compute(loss_of, own.batch).wait().norm if same else None)
         judged = judge_repeated(norms, again, suspects, self.config)
         if judged.guilty:
@@ -219,7 +219,7 @@ class CorruptionGuard:
     def _start_probe(self, step: int, loss_of: LossOf, batch: Any) -> None:
         """All ranks compute part of one rank's micro-batch, which was copied to the host a little before."""
         if self.ranks.world_size < 3:
-            return  # two that differ do not say who is wrong; replicas are still compared
+            return  # if only two ranks differ, either may be wrong; replicas are still compared
         every = self.config.every_steps * self.config.checks_per_probe
         turn = (step + every - 1) // every % self.ranks.world_size
         if self.ranks.rank == turn and self._shared is None and -step % every <= min(self._lag, 2):
@@ -239,7 +239,7 @@ class CorruptionGuard:
         return self._tell(check.step, "probe", odd, "its gradient of a shared micro-batch differs from its peers'")
 
     def _compute(self, loss_of: LossOf, batch: Any) -> SketchReading:
-        """Gradients of a micro-batch, with the same random numbers every time and without a trace in the model."""
+        """Gradients of a micro-batch, with the same random numbers every time; the model is left unchanged."""
         parameters = [parameter for parameter in self.model.parameters() if parameter.requires_grad]
         kept = [buffer.clone() for buffer in self.model.buffers()]
         devices = [parameters[0].device] if parameters[0].device.type == "cuda" else []

@@ -1,4 +1,4 @@
-"""Who computes wrong numbers: pure decisions on what all ranks measured."""
+"""Which rank computes wrong numbers: pure decisions on what all ranks measured."""
 
 from __future__ import annotations
 
@@ -30,14 +30,14 @@ class CorruptionConfig:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Corruption:
-    """Numbers that are wrong, and whose they are."""
+    """Wrong numbers, and the ranks that computed them."""
 
     step: int  # where it was found to have happened, or was measured
     kind: Kind
     ranks: tuple[int, ...]  # more than one: it is one of these, or all
     evidence: str
     hosts: tuple[str, ...] = ()
-    last_clean_step: int = 0  # up to here nothing was wrong: a checkpoint of that step can be trusted
+    last_clean_step: int = 0  # the last step without an error: its checkpoint can be trusted
     proven: bool = True  # False: something else may be the cause, or another of the ranks named
 
     def __str__(self) -> str:
@@ -56,14 +56,14 @@ class Norm:
 
 
 class NormHistory:
-    """What gradient norms are usual for one rank: shards differ in size and in what they hold."""
+    """The usual gradient norms of one rank: shards differ in size and content."""
 
     def __init__(self, config: CorruptionConfig) -> None:
         self._config = config
         self._values: deque[float] = deque(maxlen=config.num_usual)
 
     def judge(self, value: float) -> Norm:
-        """A norm beside what is usual."""
+        """A norm together with the rank's usual one."""
         known = len(self._values) >= self._config.min_usual
         return Norm(value=value, usual=statistics.median(self._values) if known else 0.0)
 
@@ -82,7 +82,7 @@ def find_outliers(norms: Sequence[Norm], config: CorruptionConfig) -> list[int]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Repeated:
-    """What came of computing micro-batches again."""
+    """The result of computing micro-batches again."""
 
     guilty: tuple[int, ...]  # it stood out, and is usual when computed again
     weights_lost: bool  # ranks that did not stand out give other norms, too: the weights are no longer what they were

@@ -1,4 +1,4 @@
-"""What is measured of tensors, on the device; nothing here waits for the device but `wait`."""
+"""Measurements of tensors on the device; only `wait` waits for the device."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _MASK = (1 << 64) - 1
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sketch:
-    """A set of tensors in two numbers: how large, and the sum of all bits."""
+    """Two numbers for a set of tensors: their norm, and the sum of all bits."""
 
     norm: float
     bits: int
@@ -124,7 +124,7 @@ def state_of(model: torch.nn.Module, optimizer: torch.optim.Optimizer | None) ->
 
 
 def versions_of(batch: Any) -> tuple[int, ...]:
-    """How often each tensor of a batch was written to: tells whether a kept batch is still what it was."""
+    """How often each tensor of a batch was written to, which shows whether a kept batch is unchanged."""
     if isinstance(batch, torch.Tensor):
         return () if batch.is_inference() else (batch._version,)
     values = batch.values() if isinstance(batch, dict) else batch if isinstance(batch, (list, tuple)) else ()

@@ -65,7 +65,7 @@ class Leader:
         self._phases: list[dict[str, Any]] = []
 
     def lead(self) -> None:
-        """One look at the board."""
+        """Read the board once."""
         board, roster = self._board, self._roster
         for name in board.news("joined"):
             roster.join(name)
@@ -89,7 +89,7 @@ class Leader:
             board.end(roster.outcome)
 
     def _tell_phases(self) -> None:
-        """Say where the time of a restart went, once every rank is connected again."""
+        """Report where the time of a restart went, once every rank is connected again."""
         number = self._roster.number
         if not self._lost_s or number < 2 or self._roster.broken:
             return

@@ -37,7 +37,7 @@ class Board:
         self.store.add(f"{name}/count", 1)
 
     def news(self, name: str) -> list[Any]:
-        """What was added to a list since this reader last looked."""
+        """The entries that were added to a list since this reader's last call."""
         count, seen = self.store.add(f"{name}/count", 0), self._read.get(name, 0)
         self._read[name] = count
         return [json.loads(self.store.get(f"{name}/{number}")) for number in range(seen + 1, count + 1)]

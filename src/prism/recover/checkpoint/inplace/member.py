@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 
 import torch
-import torch._dynamo  # optimizers import it when the first one is made: most of a second that a spare has before
+import torch._dynamo  # the first optimizer imports it, which takes most of a second; a spare can do so in advance
 import torch.distributed as dist
 from torch.distributed import distributed_c10d
 from torch.distributed.distributed_c10d import PrefixStore

@@ -100,7 +100,7 @@ def main() -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # a Ctrl-C reaches the members through the launcher
     importlib.import_module(f"{__package__}.member")  # and torch with it
     gc.collect()
-    gc.freeze()  # members never walk these objects again
+    gc.freeze()  # so that the garbage collector of members skips these objects
     if Nursery(launcher).serve():
         signal.signal(signal.SIGINT, signal.default_int_handler)
         run_program(sys.argv[2:])

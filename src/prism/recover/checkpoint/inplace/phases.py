@@ -11,7 +11,7 @@ MOMENTS = ("noticed", "left", "called", "connected")
 
 
 class Phases:
-    """The moments of one member: a loss is noticed, the old world is left, a new one is called, it is connected."""
+    """The moments of one member: it notices a loss, leaves the old world, is called into a new one, is connected."""
 
     def __init__(self) -> None:
         self._passed: dict[str, tuple[float, float]] = {}
@@ -21,7 +21,7 @@ class Phases:
         self._passed[moment] = (time.time(), time.process_time())
 
     def report(self) -> dict[str, Any]:
-        """What is posted; the next restart begins anew."""
+        """The moments to post; they are cleared for the next restart."""
         passed, self._passed = self._passed, {}
         cpu_s = passed[MOMENTS[-1]][1] - next(iter(passed.values()))[1]
         return {"times": {name: when_s for name, (when_s, _) in passed.items()}, "cpu_s": cpu_s}

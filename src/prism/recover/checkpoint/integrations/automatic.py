@@ -30,7 +30,7 @@ def open_checkpointer(progress: Progress) -> Checkpointer:
 
 
 def random_states() -> str:
-    """The states of Python's, NumPy's and torch's generators on this rank, as text."""
+    """The states of the random generators of Python, NumPy and torch on this rank, as text."""
     kind, words, gauss = random.getstate()
     states: dict[str, Any] = {
         "python": [kind, list(words), gauss],

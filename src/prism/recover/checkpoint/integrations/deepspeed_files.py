@@ -82,7 +82,7 @@ class BackgroundFiles:
                 sums, error = {}, None
 
     def _remove_old(self, newest: str) -> None:
-        """Keep the newest two that are whole; each rank takes its list away first, so that no half is found."""
+        """Keep the newest two complete ones; each rank removes its list first, so that no partial one is found."""
         if self.rank != 0:
             return
         whole = [tag for tag in find_tags(self.folder) if tag <= newest and has_all_lists(self.folder / tag)]

@@ -240,7 +240,7 @@ _WRAPPERS = {
 
 
 def _describe(state: Any) -> str:
-    """The Trainer's account without its references to callbacks, which it makes anew."""
+    """The Trainer's state without its references to callbacks, which it creates again."""
     fields = {f.name: getattr(state, f.name) for f in dataclasses.fields(state)}
     return json.dumps({name: value for name, value in fields.items() if name != "stateful_callbacks"}, default=_number)
 

@@ -1,4 +1,4 @@
-"""Megatron-LM and megatron-core: their checkpoints are options and calls of their own, so Prism only says which."""
+"""Megatron-LM and megatron-core have their own options and calls for checkpoints; Prism only names them."""
 
 from __future__ import annotations
 

@@ -14,7 +14,7 @@ _KILLS = {signal.SIGKILL, signal.SIGSEGV, signal.SIGBUS, signal.SIGILL, signal.S
 
 
 def no_hurry() -> bool:
-    """No hurry."""
+    """Never ends the wait early: the default of `hurry`."""
     return False
 
 

@@ -53,7 +53,7 @@ srun --kill-on-bad-exit=1 --ntasks-per-node=1 --output=none sh {folder}/node.sh 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SlurmJob:
-    """What Slurm says of a job."""
+    """Slurm's record of a job."""
 
     state: str
     restarts: int

@@ -24,7 +24,7 @@ _ATTACHED_BY = {
 
 
 class _AfterImport(importlib.abc.MetaPathFinder):
-    """Finds nothing itself: lets the others find a trainer, and adds a last step to its loading."""
+    """Lets the other finders find a trainer, and adds a last step to its loading."""
 
     def find_spec(self, name, path=None, target=None):  # type: ignore[no-untyped-def]
         if name not in _ATTACHED_BY:
@@ -50,12 +50,12 @@ def _attach(name, module):  # type: ignore[no-untyped-def]
     try:
         which = f"prism.recover.checkpoint.integrations.{_ATTACHED_BY[name]}"
         importlib.import_module(which).attach(module)
-    except Exception as error:  # the job must run as it would without us
+    except Exception as error:  # the job must run as it would without Prism
         sys.stderr.write(f"prism: no automatic checkpoints for {name} ({type(error).__name__}: {error})\n")
 
 
 def _run_the_next_sitecustomize() -> None:
-    """Ours hides one that was there before."""
+    """Run the sitecustomize that ours hides."""
     here = Path(__file__).resolve().parent
     elsewhere = [entry for entry in sys.path if Path(entry).resolve() != here]
     spec = importlib.machinery.PathFinder.find_spec("sitecustomize", elsewhere)

@@ -1,8 +1,8 @@
 """The REST API of a cluster: a few verbs on JSON, streams of lines, and errors that say who is to act.
 
 On urllib3 alone: what we need is small (some twenty requests of five verbs), and the official client would bring its
-generated models of every kind. Trouble on the way is an OSError, which the supervisor outlasts; a refusal is the
-user's to mend.
+generated models of every kind. Network trouble is an OSError, which the supervisor retries; a refusal is for the
+user to fix.
 """
 
 from __future__ import annotations
@@ -147,7 +147,7 @@ class Api:
 
     def _connect(self) -> urllib3.PoolManager:
         more: dict[str, Any] = {}
-        if self.credentials.insecure:  # the user's own choice, in the kubeconfig: to be told of it each time is noise
+        if self.credentials.insecure:  # chosen by the user in the kubeconfig, so a warning each time is noise
             urllib3.disable_warnings(urllib3.exceptions.InsecureRequestWarning)
         if self.credentials.server.startswith("https"):
             more["ssl_context"] = self.credentials.tls()

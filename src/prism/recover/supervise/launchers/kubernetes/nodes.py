@@ -1,4 +1,4 @@
-"""What is done to nodes: asked whether they are reachable, and where the user wants it, marked as suspect."""
+"""Nodes: checks whether they are reachable, and marks them as suspect if the user wants that."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def mark_suspect(api: Api, node: str, reason: str, dry_run: bool) -> str:
 
 
 def clear_suspect(api: Api, node: str) -> None:
-    """Take our own mark off; those of others stay."""
+    """Remove our own mark; marks of others stay."""
     path = f"/api/v1/nodes/{node}"
     found = api.find(path)
     taints = ((found or {}).get("spec") or {}).get("taints") or []

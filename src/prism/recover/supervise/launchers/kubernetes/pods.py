@@ -35,7 +35,7 @@ class PodState:
     code: int | None = None
     reason: str = ""  # OOMKilled, Evicted, ...
     disrupted: bool = False  # evicted, preempted or drained: the cluster says so
-    deleted: bool = False  # by whoever: a person, or a controller after another pod failed
+    deleted: bool = False  # by a person, or by a controller after another pod failed
     lost: bool = False  # its node is gone
     ended_s: float = 0.0
     restarts: int = 0  # of the container, in place
@@ -70,7 +70,7 @@ class WorkloadState:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Judging:
-    """What else counts when the pods are judged."""
+    """What else is needed to judge the pods."""
 
     replaced: bool = False  # Kubernetes replaces failed pods: only the workload's own end counts
     lost_nodes: frozenset[str] = field(default_factory=frozenset)
@@ -119,7 +119,7 @@ def trainer_of(spec: Mapping[str, Any]) -> str:
 
 
 def read_workload(item: Mapping[str, Any] | None, name: str, num_pods: int | None) -> WorkloadState:
-    """The end that the workload's own conditions tell."""
+    """The end of the workload, from its own conditions."""
     if item is None:
         return WorkloadState(name=name, exists=False, num_pods=num_pods)
     conditions = (item.get("status") or {}).get("conditions") or ()
@@ -168,7 +168,7 @@ def _all_succeeded(pods: list[PodState], workload: WorkloadState) -> bool:
 
 
 def _is_lost(pod: PodState, judging: Judging) -> bool:
-    # A pod that ended by itself before its node went says how it ended.
+    # A pod that ended by itself before its node was lost has its own exit code.
     return pod.lost or (pod.node in judging.lost_nodes and not (pod.over and pod.code is not None))
 
 

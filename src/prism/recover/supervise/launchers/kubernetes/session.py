@@ -35,11 +35,11 @@ class Session:
         self._last: list[PodState] = []
 
     def wait_listed(self, limit_s: float) -> bool:
-        """Whether both lists have come by then."""
+        """Whether both lists have arrived by then."""
         return self._pods.wait_listed(limit_s) and self._workload.wait_listed(limit_s)
 
     def look(self, nodes: NodeWatch) -> Look:
-        """How it is doing."""
+        """The status of the attempt."""
         pods = self.follow_logs()
         placed = tuple(sorted({pod.node for pod in pods if pod.node and not pod.over}))
         replaced = self._settings.restart == "pod"
@@ -48,7 +48,7 @@ class Session:
         return judge(pods, workload, judging)
 
     def follow_logs(self) -> list[PodState]:
-        """The pods as they are, their logs being read."""
+        """The current pods; their logs are followed from now on."""
         self._last = self._states()
         self.logs.update(self._last)
         return self._last

@@ -22,6 +22,6 @@ class KubernetesSettings(Checked):
     # job: every restart is a new attempt of the whole job. pod: Kubernetes replaces a failed pod and the others live
     # on, which helps only jobs that take a member back in (torchrun with a c10d rendezvous and --max-restarts).
     restart: Restart = field(default="job", metadata=one_of(Restart))
-    taint: bool = False  # keep others off a condemned node, too; false: only tell what would be done
+    taint: bool = False  # keep other jobs off a condemned node, too; false: only report what would be done
     node_lost_s: float = number(30.0, 0.0, 3_600.0)  # a node that the cluster calls unreachable for so long is lost
     max_log_streams: int = number(256, 1, 4_096)  # pods whose logs are followed; the others' are read when they fail

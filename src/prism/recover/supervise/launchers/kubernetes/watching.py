@@ -1,4 +1,4 @@
-"""One collection of a cluster, held up to date: a list, then a watch from its version on, again and again."""
+"""One collection of a cluster, kept up to date: a list, then a watch from its version on, repeatedly."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from collections.abc import Mapping
 from prism.errors import PrismError
 from prism.recover.supervise.launchers.kubernetes.api import Api, ApiRefused, ApiUnreachable, JsonObject
 
-_WATCH_S = 120  # the server ends a watch after this; we go on from where it was
-_SILENCE_S = 135.0  # a connection that says nothing for longer than its watch may last is dead
+_WATCH_S = 120  # the server ends a watch after this; the next one continues there
+_SILENCE_S = 135.0  # a connection that is silent for longer than a watch lasts is dead
 _PAGE = 500
 _PAUSE_S, _MAX_PAUSE_S = 0.5, 30.0
 
@@ -20,7 +20,7 @@ class VersionGone(Exception):
 
 
 class Collection:
-    """What is there, and the last sight of what was there. Safe to read while a thread writes to it."""
+    """The present objects, and the last state of deleted ones. Safe to read while a thread writes to it."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -29,7 +29,7 @@ class Collection:
         self.version = ""
 
     def replace(self, items: list[JsonObject], version: str) -> None:
-        """A whole list: what it lacks was deleted while no one looked."""
+        """Take a whole list: what it lacks was deleted between two watches."""
         found = {_uid(item): item for item in items}
         with self._lock:
             self._gone |= {uid: item for uid, item in self._present.items() if uid not in found}
@@ -54,12 +54,12 @@ class Collection:
                 self._gone[_uid(item)] = item
 
     def present(self) -> list[JsonObject]:
-        """What is there."""
+        """The present objects."""
         with self._lock:
             return list(self._present.values())
 
     def gone(self) -> list[JsonObject]:
-        """What was deleted since we look, as it was seen last."""
+        """The objects deleted since the first list, in their last state."""
         with self._lock:
             return list(self._gone.values())
 
@@ -76,11 +76,11 @@ class Watcher:
         self._thread.start()
 
     def wait_listed(self, limit_s: float) -> bool:
-        """Whether the first list has come by then."""
+        """Whether the first list has arrived by then."""
         return self._listed.wait(limit_s)
 
     def close(self) -> None:
-        """Let the thread end at its next word from the server."""
+        """Let the thread end at its next event from the server."""
         self._closed.set()
 
     def _run(self) -> None:
