@@ -88,7 +88,7 @@ def test_a_file_that_is_no_job_table_is_said_to_be_what_it_is(tmp_path: Path, co
         characterize(path)
 
 
-def test_a_missing_file_and_a_folder_are_said(tmp_path: Path) -> None:
+def test_a_missing_file_and_a_folder_are_reported(tmp_path: Path) -> None:
     with pytest.raises(BadFileError, match="cannot be read"):
         characterize(tmp_path / "none.csv")
     with pytest.raises(BadFileError, match="is a folder"):

@@ -211,7 +211,7 @@ def test_clusters_in_one_trace_are_told_apart(write_trace: Write) -> None:
     assert noted(west, "1 rows of other clusters")
 
 
-def test_repeated_job_ids_are_said(write_trace: Write) -> None:
+def test_repeated_job_ids_are_reported(write_trace: Write) -> None:
     times = ("2024-01-01 00:00:00", "2024-01-01 00:00:00", "2024-01-01 00:01:00")
     report = characterize(write_trace([("1", "u", 8, "Eval", "COMPLETED", *times)] * 3))
     assert report.study.summary.jobs == 3

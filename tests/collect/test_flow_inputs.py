@@ -102,7 +102,7 @@ TEXTS: dict[str, tuple[str, dict[str, object]]] = {
 
 
 @pytest.mark.parametrize("tool", TEXTS)
-def test_text_of_every_tool_is_told_by_its_content(tmp_path: Path, tool: str) -> None:
+def test_text_of_every_tool_is_recognised_by_its_content(tmp_path: Path, tool: str) -> None:
     text, expected = TEXTS[tool]
     row = first(write(tmp_path / "export", text))
     assert {k: row[k] for k in expected} == expected
@@ -189,7 +189,7 @@ def test_a_column_may_be_called_by_an_address(tmp_path: Path) -> None:
     assert load_inputs(path).flows.height == 1
 
 
-def test_whole_seconds_of_any_tool_are_said(tmp_path: Path) -> None:
+def test_whole_seconds_of_any_tool_are_reported(tmp_path: Path) -> None:
     rows = "".join(f"2023-11-14 22:13:{20 + i % 9},::ffff:10.0.0.1,::ffff:10.0.0.2,100,7,1\n" for i in range(30))
     path = write(tmp_path / "akvorado.csv", "TimeReceived,SrcAddr,DstAddr,Bytes,Packets,SamplingRate\n" + rows)
     assert any("whole seconds" in line for line in load_inputs(path).report.notes)

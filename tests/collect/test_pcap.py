@@ -83,7 +83,7 @@ def test_packets_missing_from_the_middle_do_not_change_the_size(read):
     assert read([headers_only[0], headers_only[-1]]).flows["bytes"].to_list() == [100_000]
 
 
-def test_a_message_that_loses_its_end_or_beginning_is_told_and_the_next_is_whole(read):
+def test_a_message_that_loses_its_end_or_beginning_is_reported_and_the_next_is_whole(read):
     first, second = write_message(1, 0, 5000, T), write_message(1, 5, 6000, T + MS)
     found = read(first[:-1] + second)
     assert found.flows["bytes"].to_list() == [5000, 6000]

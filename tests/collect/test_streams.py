@@ -102,7 +102,7 @@ def test_mixed_and_broken_messages_are_all_accounted_for() -> None:
     assert lost == 4 and decoder.counts.received == 7
 
 
-def test_a_file_of_delimited_messages_is_told_by_its_content(tmp_path: Path) -> None:
+def test_a_file_of_delimited_messages_is_recognised_by_its_content(tmp_path: Path) -> None:
     (tmp_path / "flows.bin").write_bytes(b"".join(delimited(flow_message(n)) for n in range(50)) + b"\x55cut")
     read = load_inputs(tmp_path / "flows.bin")
     assert read.flows["bytes"].to_list() == [1000 + n for n in range(50)]

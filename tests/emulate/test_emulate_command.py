@@ -88,6 +88,6 @@ def test_collectives_between_two_ranks_become_a_calibration_that_is_used(
         (["emulate", "--routing", "odd", "--", str(SCRIPTS / "ddp.py")], "--routing is 'odd'"),
     ],
 )
-def test_wrong_use_is_told_in_one_line(arguments: list[str], message: str) -> None:
+def test_wrong_use_is_reported_in_one_line(arguments: list[str], message: str) -> None:
     with pytest.raises(BadConfigError, match=message):
         CliRunner().invoke(app, arguments, catch_exceptions=False)

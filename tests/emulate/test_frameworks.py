@@ -36,7 +36,7 @@ def test_the_example_of_the_hugging_face_page(tmp_path: Path) -> None:
     assert "all_reduce" in emulation.stitched.graph.ops["kind"].cast(str).unique().to_list()
 
 
-def test_a_trainer_whose_ranks_never_join_is_told_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_trainer_whose_ranks_never_join_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Under torchrun, too, every rank then trains alone: the norms of their gradients differ."""
     monkeypatch.chdir(tmp_path)
     alone = (SCRIPTS / "hf_trainer.py").read_text().replace('use_cpu=True, ddp_backend="gloo", ', "")

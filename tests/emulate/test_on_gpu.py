@@ -88,7 +88,7 @@ def test_a_peer_that_hangs_ends_the_live_rank_as_the_watchdog_would(
     assert "Watchdog caught collective operation timeout" in capfd.readouterr().err
 
 
-def test_a_script_that_needs_more_memory_than_the_gpu_has_is_told_so(
+def test_a_script_that_needs_more_memory_than_the_gpu_has_is_reported(
     tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     script = tmp_path / "huge.py"

@@ -66,7 +66,7 @@ def test_outputs_that_do_not_fit_name_their_sample() -> None:
         open_adapter("builtin").score(BUILTIN_DATASETS["order"], WorkerCache(), [{"wrong": 1}], 41)
 
 
-def test_the_live_table_tells_trials_gpus_and_time_left() -> None:
+def test_the_live_table_shows_trials_gpus_and_time_left() -> None:
     from rich.console import Console
 
     console = Console(width=100)

@@ -203,7 +203,7 @@ def _save_shards(rank: int, model: str, folder: str, store: str) -> None:
     dist.destroy_process_group()
 
 
-def test_half_written_is_told_from_unsupported(weights: dict[str, Any], assets: Path, tmp_path: Path) -> None:
+def test_half_written_is_distinguished_from_unsupported(weights: dict[str, Any], assets: Path, tmp_path: Path) -> None:
     save_dcp({"model": weights}, tmp_path / "step-1")
     shard = next((tmp_path / "step-1").glob("*.distcp"))
     whole = shard.read_bytes()

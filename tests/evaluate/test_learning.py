@@ -52,12 +52,12 @@ def test_an_effect_counts_by_its_amount() -> None:
     assert effects.predict([Effect(name="batch", amount=3.0)]).mean == pytest.approx(1.5)
 
 
-def test_an_unseen_effect_changes_nothing_but_adds_its_doubt() -> None:
+def test_an_unseen_effect_changes_nothing_but_adds_its_uncertainty() -> None:
     found = Effects().predict([Effect(name="new", amount=2.0, spread=0.5)])
     assert found == Belief(mean=0.0, variance=1.0)
 
 
-def test_the_doubt_about_an_effect_grows_with_the_square_of_its_amount() -> None:
+def test_the_uncertainty_of_an_effect_grows_with_the_square_of_its_amount() -> None:
     effects = Effects()
     effects.observe([Effect(name="batch", spread=1.0)], log_ratio=1.0, noise=1.0)
     assert effects.predict([Effect(name="batch")]).variance == pytest.approx(0.5)
@@ -151,7 +151,7 @@ def test_a_dataset_measured_with_one_model_size_is_expected_for_another() -> Non
     assert slow.spread < other.spread
 
 
-def test_a_slow_node_is_told_from_a_slow_dataset() -> None:
+def test_a_slow_node_is_distinguished_from_a_slow_dataset() -> None:
     names = [f"d{n}" for n in range(6)]
     priors = Priors([Record(dataset=name, parameters=10**9, infer_s=1.0) for name in names])
     for name in names:
@@ -189,7 +189,7 @@ def test_what_was_learned_is_kept_for_the_next_plan(tmp_path: Path) -> None:
     [7, {"effects": {"node:a": [0.1]}}, {"effects": {"node:a": [0.1, -1]}}, {"record_spread": "x"},
      {"effects": {"node:a": ["x", 1]}}, {"effects": 3}],
 )  # fmt: skip
-def test_a_broken_list_of_what_was_learned_is_told(tmp_path: Path, learned: object) -> None:
+def test_a_broken_list_of_what_was_learned_is_reported(tmp_path: Path, learned: object) -> None:
     path = tmp_path / "priors.json"
     path.write_text(json.dumps({"schema": SCHEMA, "records": [], "learned": learned}))
     with pytest.raises(InputError, match=r"priors\.json: "):
@@ -197,7 +197,7 @@ def test_a_broken_list_of_what_was_learned_is_told(tmp_path: Path, learned: obje
 
 
 @pytest.mark.parametrize("shrink", [1.5, 1e9, -1, True])
-def test_a_record_with_a_senseless_number_of_halvings_is_told(tmp_path: Path, shrink: float) -> None:
+def test_a_record_with_a_senseless_number_of_halvings_is_reported(tmp_path: Path, shrink: float) -> None:
     path = tmp_path / "priors.json"
     record = {"dataset": "a", "parameters": 1, "shrink": shrink}
     path.write_text(json.dumps({"schema": SCHEMA, "records": [record]}))

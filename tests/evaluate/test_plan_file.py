@@ -106,7 +106,7 @@ GOOD = "checkpoints: runs/step-20\n"
         ("a: [", "not YAML"),
     ],
 )
-def test_mistakes_are_told_with_their_place(folder: Path, text: str, message: str) -> None:
+def test_mistakes_are_reported_with_their_place(folder: Path, text: str, message: str) -> None:
     with pytest.raises(InputError) as caught:
         read(folder, text)
     assert message in str(caught.value)

@@ -183,13 +183,13 @@ def test_priors_survive_the_file(tmp_path_factory: pytest.TempPathFactory, given
         json.dumps({"schema": SCHEMA, "records": 7}),
     ],
 )
-def test_a_broken_file_of_priors_is_told(tmp_path: Path, document: str) -> None:
+def test_a_broken_file_of_priors_is_reported(tmp_path: Path, document: str) -> None:
     path = tmp_path / "priors.json"
     path.write_text(document)
     with pytest.raises(InputError, match=r"priors\.json: "):
         read_priors(path)
 
 
-def test_a_missing_file_of_priors_is_told(tmp_path: Path) -> None:
+def test_a_missing_file_of_priors_is_reported(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="cannot be read"):
         read_priors(tmp_path / "none.json")

@@ -120,7 +120,7 @@ def test_a_push_that_cannot_be_is_named(document: Any, told: str) -> None:
         read_pushes(document, "plan.yaml")
 
 
-def test_a_regression_is_told_once(tmp_path: Path) -> None:
+def test_a_regression_is_reported_once(tmp_path: Path) -> None:
     checkpoints = tuple(Checkpoint(name=f"s{i}", path="", bytes=1, parameters=1, step=i) for i in (1, 2))
     found = Findings(metrics={("s1", "d"): {"acc": 0.9}, ("s2", "d"): {"acc": 0.2}})
     dataset = Dataset(name="d", adapter="builtin", task="d", samples=500)

@@ -111,7 +111,7 @@ def test_a_cluster_refuses_who_has_no_token_and_says_what_to_do(
     assert f"Ray at {ray_nodes.address} asks for its token: set RAY_AUTH_TOKEN" in told.splitlines()[-1]
 
 
-def test_an_address_where_nothing_listens_is_told_at_once(tmp_path: Path, storage: str) -> None:
+def test_an_address_where_nothing_listens_is_reported_at_once(tmp_path: Path, storage: str) -> None:
     process = start(write_plan(tmp_path, storage), tmp_path / "run", "--address", "127.0.0.1:9")
     _, told = process.communicate(timeout=600)
     assert process.returncode == 1

@@ -145,7 +145,7 @@ def test_a_judge_that_failed_is_asked_again_and_then_never_more(judge: str, tmp_
     assert judge_answer(settings, "q", "a", "b") == 0.8 and Judge.asked == 2
 
 
-def test_a_judge_without_a_mark_or_an_address_is_told(judge: str) -> None:
+def test_a_judge_without_a_mark_or_an_address_is_reported(judge: str) -> None:
     Judge.asked, Judge.reply = 1, "nothing"
     with pytest.raises(PrismError, match="expected a number from 0 to 10"):
         judge_answer({"url": judge, "model": "m"}, "q", "a", "b")

@@ -114,7 +114,7 @@ def test_an_empty_prefix_or_a_missing_bucket_is_named(bucket: Any, address: str)
         open_source(address).files()
 
 
-def test_an_object_that_vanishes_is_told(bucket: Any) -> None:
+def test_an_object_that_vanishes_is_reported(bucket: Any) -> None:
     source = open_source("s3://runs/a/step-1")
     bucket.delete_object(Bucket="runs", Key="a/step-1/model.safetensors")
     with pytest.raises(OSError, match="model.safetensors"):

@@ -80,7 +80,7 @@ def test_a_second_run_into_the_folder_is_refused_and_a_third_after_it_is_not(tmp
     store.lock().close()
 
 
-def test_a_folder_that_cannot_be_written_is_told(tmp_path: Path) -> None:
+def test_a_folder_that_cannot_be_written_is_reported(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(BadFileError, match="cannot be written"):
         Store(tmp_path / "file" / "run").lock()

@@ -56,7 +56,7 @@ def test_a_cut_archive_gives_what_it_still_holds(tmp_path):
         (lambda p: (p / "x.gz").write_bytes(b"not gzip") and p / "x.gz", "not a gzip file"),
     ],
 )
-def test_what_cannot_be_read_is_told_in_one_line(tmp_path, make, message):
+def test_what_cannot_be_read_is_reported_in_one_line(tmp_path, make, message):
     with pytest.raises(BadFileError, match=message):
         read_job(str(make(tmp_path)))
 

@@ -51,7 +51,7 @@ def test_a_dump_that_would_run_code_is_refused_and_the_rest_is_read(hung: Path) 
     assert named(hung) == {("rank", "1")} and not mark.exists()
 
 
-def test_an_xid_of_a_host_whose_ranks_are_unknown_is_told_and_outranks_nobody(hung: Path) -> None:
+def test_an_xid_of_a_host_whose_ranks_are_unknown_is_reported_and_outranks_nobody(hung: Path) -> None:
     (hung / "kern.log").write_text(XID)
     found = investigate(hung)
     assert {(s.type, s.id) for s in found.fused.culprits} == {("rank", "1")}

@@ -81,7 +81,7 @@ def test_clocks_hours_apart_do_not_move_the_time_of_the_hang(tmp_path: Path) -> 
     assert any("clocks of 1 ranks are off, such as rank 2 by -7200 s" in n for n in found.notes)
 
 
-def test_two_jobs_in_one_folder_are_told(job: Path) -> None:
+def test_two_jobs_in_one_folder_are_reported(job: Path) -> None:
     (job / "other").mkdir()
     write_dump(job / "other", 1, 3, ended=False)
     with pytest.raises(InputError, match="one folder per job"):

@@ -111,7 +111,7 @@ def test_of_two_hosts_or_of_one_alone_the_one_with_errors_is_found(hosts: str) -
     assert [a.host for a in find_anomalies(pl.DataFrame(rows, schema=COUNTERS, orient="row"))] == ["b"]
 
 
-def test_a_weak_error_that_cannot_be_why_the_job_is_slow_is_told_and_names_nobody() -> None:
+def test_a_weak_error_that_cannot_be_why_the_job_is_slow_is_reported_and_names_nobody() -> None:
     runs = [clue(source, 0.5, shows="slow", causes=()) for source in ("flows", "flight_recorder", "kineto")]
     fused = fuse([clue("log", 0.1, "node-6", causes=("stop",)), *runs], HOSTS)
     assert fused.culprits == () and "the job runs on" in fused.what

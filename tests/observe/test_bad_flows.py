@@ -102,7 +102,7 @@ def test_ends_before_starts_do_no_harm(made: ScenarioRun) -> None:
 
 
 @METHODS
-def test_hosts_missing_from_the_topology_are_told_and_stay_in_the_job(made: ScenarioRun, method: Method) -> None:
+def test_hosts_missing_from_the_topology_are_reported_and_stay_in_the_job(made: ScenarioRun, method: Method) -> None:
     part = made.topology.filter(pl.col("host") != "node-0002")
     found = method(made.flows, part)
     assert any("8 of" in note and "missing" in note for note in found.notes)
@@ -111,13 +111,13 @@ def test_hosts_missing_from_the_topology_are_told_and_stay_in_the_job(made: Scen
     }
 
 
-def test_a_topology_about_other_addresses_is_told(made: ScenarioRun) -> None:
+def test_a_topology_about_other_addresses_is_reported(made: ScenarioRun) -> None:
     other = made.topology.with_columns(address=pl.lit("172.16.") + pl.col("address"))
     found = diagnose(made.flows, other)
     assert any("64 of 64 endpoints are missing" in note for note in found.notes)
 
 
-def test_a_topology_that_contradicts_itself_is_told(made: ScenarioRun, sound: Diagnosis) -> None:
+def test_a_topology_that_contradicts_itself_is_reported(made: ScenarioRun, sound: Diagnosis) -> None:
     torn = pl.concat([made.topology, made.topology.head(8).with_columns(host=pl.lit("elsewhere"))])
     found = diagnose(made.flows, torn)
     assert any("8 addresses appear twice" in note for note in found.notes)

@@ -232,7 +232,7 @@ def test_the_hops_between_two_tell_neither_from_the_other(case: Any, monkeypatch
     assert causes._choose(case, replace(scores, tables=[beside]), None, _longer(4, 8)) == []
 
 
-def test_two_whose_own_work_is_long_are_not_told_as_the_two_ends_of_a_hop() -> None:
+def test_two_whose_own_work_is_long_are_not_reported_as_the_two_ends_of_a_hop() -> None:
     case: Any = SimpleNamespace(hosts=["node-0", "node-1", "node-2"], own_by_host={f"node-{i}": {i} for i in range(3)})
     one, other = (Cause(frozenset([i]), causes.Window(0, 4, 0.3, 1.0), 90.0, 0.0, 0.0) for i in range(2))
     assert telling.tell_two(case, one, other, 1.0) == []

@@ -132,7 +132,7 @@ def test_a_quantile_of_rows_leaves_out_what_is_not_known() -> None:
 # Steps: slow, drifting, with longer pauses
 
 
-def test_a_stretch_of_long_steps_is_told_with_what_it_cost() -> None:
+def test_a_stretch_of_long_steps_is_reported_with_what_it_cost() -> None:
     lengths = [1.0] * 20 + [1.5] * 6 + [1.0] * 10
     (found,) = find_slow_steps(make_case(lengths))
     assert (found.kind, found.culprit.type) == ("slow_step", "job")
@@ -151,16 +151,16 @@ def test_a_stretch_of_long_steps_is_told_with_what_it_cost() -> None:
         [1.0] + [1.5] * 30,  # longer than the first, always
     ],
 )
-def test_usual_steps_are_not_told(lengths: list[float]) -> None:
+def test_usual_steps_are_not_reported(lengths: list[float]) -> None:
     assert find_slow_steps(make_case(lengths)) == []
 
 
-def test_one_step_that_takes_several_is_told() -> None:
+def test_one_step_that_takes_several_is_reported() -> None:
     assert name(find_slow_steps(make_case([1.0] * 20 + [3.5] + [1.0] * 10))) == [("slow_step", "job-1")]
     assert name(find_slow_steps(make_case([1.0] * 20 + [2.4]))) == [("slow_step", "job-1")]
 
 
-def test_steps_that_are_long_because_a_boundary_was_missed_are_not_told() -> None:
+def test_steps_that_are_long_because_a_boundary_was_missed_are_not_reported() -> None:
     lengths = [1.0] * 20 + [2.0] * 3 + [1.0] * 10
     ends = BEGIN + np.round(np.cumsum(lengths) * S).astype(np.int64)
     rows = []
@@ -183,7 +183,7 @@ def test_a_jump_is_no_drift() -> None:
     assert find_drift(make_case([1.0] * 20 + [1.1] * 20)) == []
 
 
-def test_pauses_that_became_longer_are_told() -> None:
+def test_pauses_that_became_longer_are_reported() -> None:
     usual, longer = dict.fromkeys(range(4, 40, 5), 0.4), dict.fromkeys(range(24, 40, 5), 0.8)
     lengths = [1.0 + (usual | longer).get(i, 0.0) for i in range(40)]
     (found,) = find_longer_pauses(make_case(lengths, pauses=usual | longer))
@@ -207,7 +207,7 @@ def test_a_cause_whose_steps_are_no_longer_than_the_others_does_not_beat_none() 
     assert weigh(make_case((case.length_s * np.r_[np.full(20, 0.99), np.ones(20)]).tolist()), short) == 0.0
 
 
-def test_a_cause_is_told_no_surer_than_that_there_is_one() -> None:
+def test_a_cause_is_reported_no_surer_than_that_there_is_one() -> None:
     noise = 0.02 * np.random.default_rng(2).standard_normal(40)
     lengths = 1 + noise + np.r_[np.full(20, 0.016), np.zeros(20)]
     case = make_case(lengths.tolist())
@@ -245,11 +245,11 @@ def test_a_stage_with_more_work_than_the_others_is_heavy() -> None:
 
 
 @pytest.mark.parametrize("work", [[0.03, 0.03, 0.03, 0.03], [0.03, 0.03, 0.035, 0.03], [0.03, 0.03, 0.03, 0.045]])
-def test_stages_that_differ_little_and_a_last_one_with_its_output_layer_are_not_told(work: list[float]) -> None:
+def test_stages_that_differ_little_and_a_last_one_with_its_output_layer_are_not_reported(work: list[float]) -> None:
     assert find_heavy_stages(*make_stages(work)) == []
 
 
-def test_a_last_stage_far_heavier_than_its_output_layer_is_told() -> None:
+def test_a_last_stage_far_heavier_than_its_output_layer_is_reported() -> None:
     assert name([p.finding for p in find_heavy_stages(*make_stages([0.03, 0.03, 0.03, 0.06]))]) == [
         ("stage_imbalance", "3")
     ]
@@ -417,14 +417,14 @@ def test_a_cause_is_worth_telling_where_it_costs_more_than_half_a_percent_while_
     assert not ranking._is_worth_telling(case, make_finding(0, 1, lost=0.9 * HOSTS * 0.001 * 100))
 
 
-def test_what_a_cause_covers_is_not_told_again() -> None:
+def test_what_a_cause_covers_is_not_reported_again() -> None:
     cause, effect, later = make_finding(0, 10), make_finding(2, 8), make_finding(9, 20)
     assert covers(cause, effect) and not covers(cause, later)
     proposed = [Proposal(finding=f, gain=1.0) for f in (effect, later)]
     assert ranking._apart_from([cause], proposed) == proposed[1:]
 
 
-def test_a_healthy_job_has_no_findings_and_a_slow_stretch_of_unknown_cause_is_told() -> None:
+def test_a_healthy_job_has_no_findings_and_a_slow_stretch_of_unknown_cause_is_reported() -> None:
     assert ranking.find_all([make_case([1.0] * 30)]) == ()
     lengths = [1.0] * 20 + [1.5] * 6 + [1.0] * 10
     ends = BEGIN + np.round(np.cumsum(lengths) * S).astype(np.int64)
@@ -452,7 +452,7 @@ def test_where_boundaries_wander_nobody_is_late_and_no_step_is_slow(monkeypatch:
     assert [note.split(":")[0] for note in notes] == ["job-1"]
 
 
-def test_a_host_that_is_awaited_is_told_if_that_costs_something(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_host_that_is_awaited_is_reported_if_that_costs_something(monkeypatch: pytest.MonkeyPatch) -> None:
     case = replace(make_case([1.0] * 30), waits_visible=True)
     for lost, told in ((10.0, 1), (0.1, 0)):
         monkeypatch.setattr(ranking, "find_awaited", lambda case, lost=lost: [make_finding(0, 30, lost=lost)])

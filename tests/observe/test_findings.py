@@ -52,7 +52,7 @@ def test_a_host_that_computes_late_is_blamed_and_not_those_who_wait(
 
 @some_shapes
 @transports
-def test_a_slow_nic_is_told_from_a_late_host(shape: str, meets: bool) -> None:
+def test_a_slow_nic_is_distinguished_from_a_late_host(shape: str, meets: bool) -> None:
     place = SHAPES[shape].num_ranks // 2 + 1
     job = replace(SHAPES[shape], meets=meets, coupled=False, fault=Fault(kind="slow_nic", place=place, factor=5))
     findings = diagnose(*write_job(job)).findings

@@ -200,7 +200,7 @@ def test_waits_of_a_pipeline_are_passed_on_to_its_replicas() -> None:
 
 
 @pytest.mark.parametrize(("late_s", "told"), [(0.021, ["h0"]), (0.019, [])])
-def test_one_that_nobody_waits_for_is_not_told(late_s: float, told: list[str]) -> None:
+def test_one_that_nobody_waits_for_is_not_reported(late_s: float, told: list[str]) -> None:
     longer = np.where(np.arange(STEPS) >= 4, 0.2, 0.0)
     every = [[-3.0] * 4 + [20.0] * 6, *[[-3.0] * STEPS] * 3]
     scores = replace(gains(every, (0.1, 0.0, 0.0, 0.0)), late_s=np.full((4, STEPS), late_s))
@@ -241,7 +241,7 @@ def test_seconds_are_hosts_that_gain_nearly_as_much_each_once() -> None:
     ]
 
 
-def test_one_that_is_late_is_told_with_what_it_costs_and_a_stage_by_its_number() -> None:
+def test_one_that_is_late_is_reported_with_what_it_costs_and_a_stage_by_its_number() -> None:
     case = place(lengths=SLOW)
     told = telling.tell_late(case, blame(1), [blame(1)], [], 0.8)
     assert (told.finding.kind, told.finding.culprit.id, told.finding.score) == ("slow_compute", "h1", 0.8)
@@ -393,7 +393,7 @@ def test_uneven_load_shows_by_a_third_host_that_is_late_too(third: float, kind: 
     assert found.score == 0.99  # in four of the six steps another one than the best host is last
 
 
-def test_turns_that_are_hardly_late_or_few_are_not_told() -> None:
+def test_turns_that_are_hardly_late_or_few_are_not_reported() -> None:
     hosts = gains([[10.0, -3.0] * 5, [-3.0, 10.0] * 5])
     late, case = blame(0, 1, window=Window(0, 2, 0.01, 1.0)), place(lengths=[1.2] * 3 + [1.0] * 7)
     assert len(causes._tell_uneven(case, late, hosts)) == 1
@@ -402,7 +402,7 @@ def test_turns_that_are_hardly_late_or_few_are_not_told() -> None:
 
 
 @pytest.mark.parametrize(("longer", "told"), [(0.02, 0), (0.04, 1)])
-def test_turns_are_told_where_steps_are_longer_than_by_chance(longer: float, told: int) -> None:
+def test_turns_are_reported_where_steps_are_longer_than_by_chance(longer: float, told: int) -> None:
     hosts = gains([[10.0, -3.0] * 5, [-3.0, 10.0] * 5])
     case = place(lengths=[1.0] * 2 + [1 + longer] * 6 + [1.0] * 2)
     assert len(causes._tell_uneven(case, blame(0, 1), hosts)) == told
@@ -447,7 +447,7 @@ def test_those_take_turns_whose_own_work_tells_most() -> None:
     assert take_turns([low, low, low, low, high, low], waits) == hosts
 
 
-def test_turns_of_which_always_the_same_one_is_last_are_not_told() -> None:
+def test_turns_of_which_always_the_same_one_is_last_are_not_reported() -> None:
     turns = np.full((4, STEPS), -3.0)
     turns[0, 2:8] = 10.0
     assert causes._tell_uneven(place(lengths=SLOW), blame(0, 1, 2, 3), gains(turns.tolist())) == []
@@ -544,7 +544,7 @@ def test_the_best_stretch_of_a_candidate_counts_and_not_what_it_loses_before() -
     assert (told.finding.culprit.id, told.gain) == ("h0", 40.0)
 
 
-def test_who_was_always_late_by_less_than_a_tenth_of_a_step_is_not_told() -> None:
+def test_who_was_always_late_by_less_than_a_tenth_of_a_step_is_not_reported() -> None:
     always, every = Window(0, STEPS - 1, 0.0, 1.0), np.full((4, STEPS), -3.0)
     every[1] = 20.0
     for share, told in ((0.1, 1), (0.09, 0)):

@@ -378,7 +378,7 @@ def test_a_drift_must_rise_above_what_steps_differ_by() -> None:
     assert find_drift(make_case((1 + 0.1 * x + 0.05 * turn).tolist())) == []
 
 
-def test_longer_pauses_are_told_with_their_number_and_length() -> None:
+def test_longer_pauses_are_reported_with_their_number_and_length() -> None:
     at = dict(zip(range(2, 60, 4), [0.4] * 4 + [0.8] * 3 + [0.4] * 3, strict=False))
     case = make_case([1.0 + at.get(i, 0.0) for i in range(62)], pauses=at)
     (found,) = find_longer_pauses(case)
@@ -435,7 +435,7 @@ def test_a_step_is_whole_that_sent_nearly_all_before_a_moment() -> None:
     assert silence._is_whole(template, 5, begin + 750 * MS) and not silence._is_whole(template, 5, begin + 749 * MS)
 
 
-def test_a_silence_at_the_end_is_told_with_the_last_whole_step_before_it() -> None:
+def test_a_silence_at_the_end_is_reported_with_the_last_whole_step_before_it() -> None:
     left = [(h, 14, layer) for h in range(HOSTS) for layer in range(3, 6)]
     case = make_ring(15, left_out=left, until_s=60)
     (found,) = silence._find_silences(case)

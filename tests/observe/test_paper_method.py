@@ -120,7 +120,7 @@ def test_steps_end_with_the_gradient_burst() -> None:
     assert np.abs(lengths / STEP_NS - 1).max() < 1e-3
 
 
-def test_a_slow_group_and_its_switch_are_told_once() -> None:
+def test_a_slow_group_and_its_switch_are_reported_once() -> None:
     sizes = (1_000_000, 3_000_000)
     pairs = {(f"{h}0", f"{h}1"): sizes for h in "abcdef"}
     hosts = {f"{h}{i}": [f"{h}{i}"] for h in "abcdef" for i in (0, 1)}

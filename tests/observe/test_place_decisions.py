@@ -248,7 +248,7 @@ def test_the_work_of_a_stage_is_forward_and_backward_and_of_the_last_its_turn() 
     assert {s: round(w, 4) for s, (w, _) in stages._work_of_stages(table).items()} == {1: 0.06, 2: 0.05, 3: 0.04}
 
 
-def test_the_costliest_of_two_heavy_stages_is_told_and_the_other_listed(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_costliest_of_two_heavy_stages_is_reported_and_the_other_listed(monkeypatch: pytest.MonkeyPatch) -> None:
     case, table = make_stages([0.03, 0.03, 0.03, 0.03])
     monkeypatch.setattr(
         stages, "_work_of_stages", lambda t: {1: (0.05, 0.0), 2: (0.06, 0.0), 3: (0.03, 0.0), 4: (0.03, 0.0)}
@@ -347,7 +347,7 @@ def test_two_stages_have_nothing_to_compare_and_noise_hides_a_little_more() -> N
 # -- what is told
 
 
-def test_where_transfers_are_not_seen_only_a_long_stretch_of_slow_steps_is_told() -> None:
+def test_where_transfers_are_not_seen_only_a_long_stretch_of_slow_steps_is_reported() -> None:
     lengths = [1.0] * 20 + [1.5] * 6 + [1.0] * 10
     assert name(ranking.find_all([replace(make_case(lengths), transfers_visible=False)])) == [("slow_step", "job-1")]
     two = make_case([1.0] * 20 + [1.5] * 2 + [1.0] * 10)  # twice as long as the longest step
@@ -372,7 +372,7 @@ def test_a_stop_is_long_beyond_a_usual_step(length_s: float, long: bool) -> None
     assert ranking._is_long(make_case([1.0] * 10), make_finding(3, 3 + length_s)) is long
 
 
-def test_the_least_that_is_worth_telling_is_told() -> None:
+def test_the_least_that_is_worth_reporting_is_reported() -> None:
     case = make_case([1.0] * 100)
     assert ranking._is_worth_telling(case, make_finding(0, 50, lost=HOSTS * 0.005 * 50))
     assert ranking._is_worth_telling(case, make_finding(0, 1, lost=HOSTS * 0.001 * 100))
@@ -393,7 +393,7 @@ def slow_stretch() -> Any:
     return make_case(lengths, make_messages(rows))
 
 
-def test_a_job_that_cannot_be_studied_is_noted_and_the_others_are_told(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_job_that_cannot_be_studied_is_noted_and_the_others_are_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     good, bad = slow_stretch(), make_case([1.0] * 30)
     bad = replace(bad, job=replace(bad.job, id="job-2"))
     measure = ranking._measure

@@ -18,7 +18,7 @@ def test_steps_within_six_times_their_own_noise_are_usual_however_short_they_are
     assert name(find_slow_steps(make_case((0.1 * stretch).tolist()))) == [("slow_step", "job-1")]
 
 
-def test_a_slow_stretch_is_told_where_steps_have_many_messages() -> None:
+def test_a_slow_stretch_is_reported_where_steps_have_many_messages() -> None:
     lengths = [1.0] * 20 + [1.5] * 6 + [1.0] * 10
     ends = BEGIN + np.round(np.cumsum(lengths) * S).astype(np.int64)
     rows = [(h, int(end) - 100 * MS, int(end) - MS, i) for i, end in enumerate(ends) for h in range(HOSTS)]

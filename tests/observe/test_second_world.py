@@ -72,7 +72,7 @@ def test_the_degrees_are_those_of_the_program(config: FabricConfig, program: Cal
     assert found.dp.value * found.pp.value * found.tp.value * found.cp.value == truth["gpus"]
 
 
-def test_where_four_nics_may_stand_for_four_gpus_or_eight_both_layouts_are_said() -> None:
+def test_where_four_nics_may_stand_for_four_gpus_or_eight_both_layouts_are_reported() -> None:
     (job,) = look(run_alone(FOUR_NICS_4, lambda site: site.fsdp(layers=12))).jobs
     said = {
         job.layout.dp.value: job.layout.joint,

@@ -349,7 +349,7 @@ def test_a_silence_in_a_step_that_was_finished_afterwards_is_a_pause_and_the_end
     assert find_hang(make_ring(15, left_out=drop_from(3, 14), until_s=14 * 1.2 + 0.5)) == []
 
 
-def test_whom_the_others_wait_for_is_told_as_a_hang_that_lasts_until_the_end() -> None:
+def test_whom_the_others_wait_for_is_reported_as_a_hang_that_lasts_until_the_end() -> None:
     case = make_ring(15, left_out=drop_from(3, 14, but=(0, 1, 3)), until_s=60, cut=4096)
     (found,) = find_hang(case)
     assert name([found]) == [("hang", "h2")] and found.end_ns == case.observed_until_ns

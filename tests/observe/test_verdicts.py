@@ -78,7 +78,7 @@ def tell(*proposals: Proposal) -> list[tuple[str, str, list[str]]]:
         ((), []),
     ],
 )
-def test_the_cause_that_gains_most_is_told_and_close_ones_are_listed(
+def test_the_cause_that_gains_most_is_reported_and_close_ones_are_listed(
     proposals: tuple[Proposal, ...], told: list[tuple[str, str, list[str]]]
 ) -> None:
     assert tell(*proposals) == told
@@ -118,7 +118,7 @@ def test_a_place_that_is_unlikely_stands_in_no_other_causes_way() -> None:
     assert tell(doubt(LINK, 0.48), replace(OTHER_LINK, gain=150.0), RANK) == [("slow_compute", "10.0.0.1", [])]
 
 
-def test_a_place_that_is_no_likelier_than_others_is_not_told() -> None:
+def test_a_place_that_is_no_likelier_than_others_is_not_reported() -> None:
     """One of four switches that are all alike slow; one that is far likelier than each of its rivals is told."""
 
     def tell(rival: float) -> list[float]:
@@ -134,7 +134,7 @@ def test_a_wider_margin_is_said_more_surely() -> None:
     assert [round(say_surely(margin), 3) for margin in (-0.1, 0.0, 0.5, 1.0)] == [0.9, 0.9, 0.95, 1.0]
 
 
-def test_what_gains_nothing_is_not_told() -> None:
+def test_what_gains_nothing_is_not_reported() -> None:
     assert choose(CASE, [replace(LINK, gain=-18.0)]) == []
 
 

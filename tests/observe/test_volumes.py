@@ -82,7 +82,7 @@ def test_a_pipeline_is_read_from_volumes_alone(pp: int, dp: int, tp: int, tied: 
     assert ("embedding" in found.kinds.values()) == (tied and pp > 2)
 
 
-def test_two_stages_of_two_replicas_may_be_either_so_nothing_is_said() -> None:
+def test_two_stages_of_two_replicas_may_be_either_so_nothing_is_reported() -> None:
     assert read(send_stages(2, 2, 8)) is None
 
 

@@ -380,7 +380,7 @@ def test_over_ssh_another_shell_reads_the_words_and_the_script_is_sent(
     ]
 
 
-def test_a_job_that_its_cluster_forgot_is_told_and_not_placed_again(tmp_path: Path, script: Path) -> None:
+def test_a_job_that_its_cluster_forgot_is_reported_and_not_placed_again(tmp_path: Path, script: Path) -> None:
     cluster, silent = FakeCluster("east"), FakeCluster("east", iter(["down"]))
     with DispatchJournal(tmp_path / "state") as journal:
         dispatcher = make_dispatcher(cluster)

@@ -110,7 +110,7 @@ def test_a_later_job_passes_only_if_it_does_not_delay_the_first() -> None:
     assert [s.job.id for s in scheduler.handle(Finished("long", 3.0))] == ["wide"]
 
 
-def test_an_end_that_is_told_twice_changes_nothing() -> None:
+def test_an_end_that_is_reported_twice_changes_nothing() -> None:
     scheduler = Scheduler([Cluster(name="a", gpus=1)], POLICIES["prism"])
     scheduler.handle(Submitted(job("1", 0), 0.0))
     scheduler.handle(Finished("1", 1.0))
@@ -321,7 +321,7 @@ def test_public_tables_are_read_as_characterize_reads_them(
 
 
 @pytest.mark.parametrize("name", ["jobs.csv", "jobs.parquet"])
-def test_a_table_without_jobs_is_told_in_one_line(tmp_path: Path, name: str) -> None:
+def test_a_table_without_jobs_is_reported_in_one_line(tmp_path: Path, name: str) -> None:
     header = pl.DataFrame({column: [] for column in ("submit", "seconds", "gpus", "cluster")})
     header.write_csv(tmp_path / "jobs.csv")
     header.write_parquet(tmp_path / "jobs.parquet")
@@ -380,7 +380,7 @@ def test_a_quota_above_its_cluster_is_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("moment", ["{}", "2024-13-45", "[[[["])
-def test_times_that_are_none_are_told_in_one_line(tmp_path: Path, moment: str) -> None:
+def test_times_that_are_none_are_reported_in_one_line(tmp_path: Path, moment: str) -> None:
     path = tmp_path / "jobs.csv"
     path.write_text(f"submit,seconds,gpus,cluster\n{moment},10,8,a\n")
     with pytest.raises(InputError, match=r"jobs\.csv"):
@@ -423,7 +423,7 @@ def test_rows_that_share_an_id_are_jobs_of_their_own(tmp_path: Path) -> None:
     assert found.queue_s == (0.0, 3_000.0, 6_000.0, 7_200.0)
 
 
-def test_jobs_of_clusters_that_were_not_given_are_told_and_policies_say_how_many_they_ran(tmp_path: Path) -> None:
+def test_jobs_of_clusters_that_were_not_given_are_reported_and_policies_say_how_many_they_ran(tmp_path: Path) -> None:
     path = tmp_path / "jobs.csv"
     rows = [f"{i},{i},100,4,{'a' if i < 3 else f'vc{i}'}" for i in range(12)]
     path.write_text("\n".join(["job,submit,seconds,gpus,cluster", *rows]) + "\n")
@@ -449,6 +449,6 @@ def test_a_compressed_table_belongs_to_the_cluster_that_it_is_called_after(tmp_p
     assert [job.home for job in read_jobs(path, clusters=["seren"], say=said.append)[0]] == ["seren"] and not said
 
 
-def test_a_folder_in_place_of_a_table_is_told_so(tmp_path: Path) -> None:
+def test_a_folder_in_place_of_a_table_is_reported(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="is a folder; give the file itself"):
         read_clusters(tmp_path)

@@ -148,7 +148,7 @@ def test_the_area_under_the_curve_is_the_share_of_pairs_in_order(rows: list[tupl
     assert np.isnan(found) if not pairs else found == pytest.approx(float(np.mean(pairs)))
 
 
-def test_clocks_that_jump_are_told_and_cost_no_time() -> None:
+def test_clocks_that_jump_are_reported_and_cost_no_time() -> None:
     events, lives = make_fleet(hot_cage=2, days=300)
     odd = pl.DataFrame({"serial": ["p1"], "location": ["r0c1n1"], "at": [-(10**18)]}, schema=events.schema)
     wrong = pl.DataFrame(
@@ -162,7 +162,7 @@ def test_clocks_that_jump_are_told_and_cost_no_time() -> None:
     assert "p2" in {r.id for r in found.risks}
 
 
-def test_a_month_without_records_is_told() -> None:
+def test_a_month_without_records_is_reported() -> None:
     events, lives = make_fleet(hot_cage=2)
     gone = events.filter(~pl.col("at").is_between(330 * DAY_NS, 358 * DAY_NS))
     config = PredictConfig(horizon_days=60, step_days=15, least_events=40, least_parts=10**6)

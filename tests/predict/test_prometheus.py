@@ -132,7 +132,7 @@ def watch(folder: Path, *more: str) -> str:
     return done.stdout
 
 
-def test_a_counter_that_means_damage_is_told_once_even_before_anything_was_learned(
+def test_a_counter_that_means_damage_is_reported_once_even_before_anything_was_learned(
     answers: tuple[str, dict[str, Any]], tmp_path: Path
 ) -> None:
     url, kept = answers

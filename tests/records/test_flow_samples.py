@@ -87,7 +87,7 @@ def test_what_two_exporters_sample_is_counted_once() -> None:
     assert set(found["sampling_rate"]) == {RATE // 2}
 
 
-def test_flows_stay_beside_samples_and_both_are_told() -> None:
+def test_flows_stay_beside_samples_and_both_are_reported() -> None:
     flow = make_samples([3], rate=1, exporter="b").with_columns(end_ns=pl.lit(7 * MS, pl.Int64))
     made, notes = put_together(pl.concat([make_samples(BURSTS, exporter="a"), flow]))
     assert sorted(made["packets"].to_list()) == [1, 10 * RATE, 12 * RATE]

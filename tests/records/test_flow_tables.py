@@ -124,7 +124,7 @@ def test_the_first_bytes_of_a_broken_file_are_read_and_the_whole_is_refused(tmp_
 # -- text
 
 
-def test_the_line_of_broken_json_is_told(tmp_path: Path) -> None:
+def test_the_line_of_broken_json_is_reported(tmp_path: Path) -> None:
     path = tmp_path / "flows.json"
     path.write_text('[\n{"src": "a"},\n{"src": oops}\n]')
     with pytest.raises(BadFileError, match="flows.json line 3: not valid JSON"):
@@ -151,7 +151,7 @@ def test_a_message_with_a_group_in_it_is_no_flow() -> None:
         assert not is_flow_message(bytes([0x08 | kind]) + bytes(4) + addresses)
 
 
-def test_a_date_that_is_none_is_told_in_the_words_of_the_reader() -> None:
+def test_a_date_that_is_none_is_reported_in_the_words_of_the_reader() -> None:
     with pytest.raises(BadFileError, match=r"x: not YAML \(month must be in 1\.\.12"):
         parse_mapping("a: 2023-99-99", "x", "a")
 

@@ -80,7 +80,7 @@ def test_both_ends_of_a_range_are_part_of_it(ratio: float) -> None:
         Inner(ratio=math.nan)
 
 
-def test_text_that_is_no_yaml_is_told_with_its_line(tmp_path: Path) -> None:
+def test_text_that_is_no_yaml_is_reported_with_its_line(tmp_path: Path) -> None:
     with pytest.raises(BadFileError, match=r"^f line 2: not YAML"):
         parse_mapping("a: 1\nb: ]\n", "f", "x")
     with pytest.raises(BadFileError, match=r"^f: not YAML"):

@@ -185,7 +185,7 @@ def test_a_folder_without_checkpoints_restores_nothing(make):
     assert make().restore(state_of(0.0)) is None
 
 
-def test_a_failed_write_is_told_and_training_goes_on(make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_a_failed_write_is_reported_and_training_goes_on(make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     one = make()
     one.save(1, state_of(1.0))
     one.wait_written()

@@ -69,7 +69,7 @@ def test_old_checkpoints_go_and_two_stay(tmp_path: Path):
     assert find_tags(tmp_path) == ["step-000000015", "step-000000020"]
 
 
-def test_a_write_that_fails_is_told_and_the_next_one_works(tmp_path: Path):
+def test_a_write_that_fails_is_reported_and_the_next_one_works(tmp_path: Path):
     answers: list[str | None] = []
     files = BackgroundFiles(tmp_path, 0, 1)
     (tmp_path / "step-000000005").write_text("a file where a folder must be")

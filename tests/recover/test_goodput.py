@@ -91,7 +91,7 @@ def seconds(spans: pl.DataFrame) -> dict[str, float]:
     return {row["kind"]: row["gpu_hours"] * 3600.0 / 4 for row in total_hours(spans, "kind").to_dicts()}
 
 
-def test_every_second_of_a_run_is_told_once_and_equals_the_truth(run: Run):
+def test_every_second_of_a_run_is_reported_once_and_equals_the_truth(run: Run):
     spans = read_goodput([run.folder])
     found = seconds(spans)
     assert sum(found.values()) == pytest.approx(run.now - START)
@@ -107,7 +107,7 @@ def test_every_second_of_a_run_is_told_once_and_equals_the_truth(run: Run):
     assert found == pytest.approx(truth, rel=0.01)
 
 
-def test_what_was_lost_is_told_with_its_cause(run: Run):
+def test_what_was_lost_is_reported_with_its_cause(run: Run):
     rows = total_hours(read_goodput([run.folder]), "kind", "cause").to_dicts()
     causes = {(row["kind"], row["cause"]) for row in rows if row["cause"]}
     assert causes == {("lost work", "SIGKILL"), ("restart", "SIGKILL"), ("hang", "Hang"), ("restart", "Hang")}
@@ -139,7 +139,7 @@ def test_a_run_whose_steps_are_only_in_its_log_is_not_called_a_run_without_train
         assert "100% of the time is of jobs that report no steps" in told.stderr and "report" not in told.stdout[:9]
 
 
-def test_a_folder_that_is_no_run_is_told_in_a_line(tmp_path: Path):
+def test_a_folder_that_is_no_run_is_reported_in_one_line(tmp_path: Path):
     with pytest.raises(BadFileError, match="name the folder of a supervised run"):
         read_goodput([tmp_path])
 

@@ -370,7 +370,7 @@ def test_paths_are_read_whichever_python_wrote_them(module: str):
 
 
 @pytest.mark.parametrize("data", [b"", b"\x80", b"garbage", pickle.dumps(os.system), pickle.dumps(print)])
-def test_what_is_no_metadata_is_told_in_a_line(data: bytes):
+def test_what_is_no_metadata_is_reported_in_one_line(data: bytes):
     with pytest.raises(pickle.UnpicklingError):
         unpickle_metadata(data)
 

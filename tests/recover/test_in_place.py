@@ -149,7 +149,7 @@ def test_a_program_with_flags_of_python_boots_alone():
     assert not can_fork(["-u", "train.py"]) and not can_fork(["-m"])
 
 
-def test_a_restart_is_told_by_its_slowest_rank():
+def test_a_restart_is_measured_by_its_slowest_rank():
     survivor = {"times": {"noticed": 10.1, "left": 10.5, "called": 10.6, "connected": 11.0}, "cpu_s": 0.25}
     spare = {"times": {"called": 10.7, "connected": 10.9}, "cpu_s": 0.5}
     restart = sum_up([survivor, spare], lost_s=10.0)

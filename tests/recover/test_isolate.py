@@ -68,7 +68,7 @@ def test_hosts_that_fail_in_three_of_ten_tests_are_found():
     assert found / total >= 0.95
 
 
-def test_a_bad_link_is_told_from_a_bad_host():
+def test_a_bad_link_is_distinguished_from_a_bad_host():
     for seed in range(10):
         faults = faulty("link", 64, 2, seed)
         report = search(64, faults, seed)
@@ -246,7 +246,7 @@ def test_every_device_of_a_host_takes_part_in_a_collective_test():
     assert answer["ok"] and answer["seconds"] > 0 and answer["latency_s"] > 0
 
 
-def test_nccl_on_a_host_without_a_gpu_is_told_and_not_tried(monkeypatch, capsys):
+def test_nccl_on_a_host_without_a_gpu_is_reported_and_not_tried(monkeypatch, capsys):
     torch = pytest.importorskip("torch")
     if torch.cuda.is_available():
         pytest.skip("there is a GPU here")
@@ -434,7 +434,7 @@ def test_the_probe_needs_no_file_on_the_host_and_what_ssh_says_is_shown(tmp_path
     assert "Connection refused" in report.evidence["127.0.0.3"]
 
 
-def test_hosts_that_cannot_be_reached_at_all_are_told_in_a_line():
+def test_hosts_that_cannot_be_reached_at_all_are_reported_in_one_line():
     with pytest.raises(BadConfigError, match="0 of 3 hosts could be reached.*no route"):
         isolate_hosts(["a", "b", "c"], lambda host: ["sh", "-c", "echo no route >&2; exit 1"])
 

@@ -120,7 +120,9 @@ def test_no_log_line_takes_long(part: bytes):
     ("text", "in_line"),
     [("step 1\nstep 2\n", False), ("step 1\nstep 2\nst", True), ("step 1\n\r 10%|#", False), ("step 1\rstep 2\r", False)],
 )  # fmt: skip
-def test_a_log_that_ends_within_a_line_is_told_from_the_states_of_a_bar(tmp_path: Path, text: str, in_line: bool):
+def test_a_log_that_ends_within_a_line_is_distinguished_from_the_states_of_a_bar(
+    tmp_path: Path, text: str, in_line: bool
+):
     (tmp_path / "a.log").write_text(text)
     assert [e.in_line for e in Watch(tmp_path).poll(0.0) if isinstance(e, events.Heard)] == [in_line]
 

@@ -103,7 +103,7 @@ def test_a_server_that_is_away_changes_nothing_and_is_asked_again():
         watcher.close()
 
 
-def test_a_missing_right_is_told_with_what_to_do():
+def test_a_missing_right_is_reported_with_what_to_do():
     with serve(LIST=[Answer(status=403, body={"message": "pods is forbidden"})]) as script:
         watcher = Watcher(script.api(), "/api/v1/pods", {})
         wait_for(lambda: bool(watcher.trouble))
@@ -202,7 +202,7 @@ def test_inside_a_pod_its_service_account_is_used(tmp_path: Path, monkeypatch: p
     assert found.headers() == {"Authorization": "Bearer t1"}
 
 
-def test_damaged_data_in_a_kubeconfig_is_told(tmp_path: Path):
+def test_damaged_data_in_a_kubeconfig_is_reported(tmp_path: Path):
     damaged = {"client-certificate-data": "!", "client-key-data": base64.b64encode(b"k").decode()}
     with pytest.raises(BadConfigError, match="client-certificate"):
         Credentials({"server": "https://x"}, damaged, "", "here").ticket()

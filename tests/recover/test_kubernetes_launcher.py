@@ -78,7 +78,7 @@ def test_an_attempt_goes_from_the_queue_over_its_nodes_to_its_end(tmp_path: Path
     assert make(tmp_path).look(one.folder).code == 0
 
 
-def test_a_killed_rank_is_told_with_its_node_and_the_rest_is_swept(tmp_path: Path, cluster: MemoryCluster):
+def test_a_killed_rank_is_reported_with_its_node_and_the_rest_is_swept(tmp_path: Path, cluster: MemoryCluster):
     said: list[str] = []
     launcher, one = make(tmp_path, said), plan(tmp_path)
     launcher.start(one)
@@ -163,7 +163,7 @@ def test_a_server_that_goes_away_says_nothing_of_the_job(tmp_path: Path, cluster
     assert launcher.look(one.folder).running
 
 
-def test_a_replaced_pod_is_told_and_the_attempt_goes_on(tmp_path: Path, cluster: MemoryCluster):
+def test_a_replaced_pod_is_reported_and_the_attempt_goes_on(tmp_path: Path, cluster: MemoryCluster):
     said: list[str] = []
     launcher, one = make(tmp_path, said, restart="pod"), plan(tmp_path)
     launcher.start(one)
@@ -187,7 +187,7 @@ def test_a_condemned_node_is_only_told_of_unless_the_user_wants_more(tmp_path: P
     assert cluster.objects["/api/v1/nodes"]["node-b"]["spec"]["taints"] == []
 
 
-def test_what_cannot_be_done_there_is_said(tmp_path: Path, cluster: MemoryCluster):
+def test_what_cannot_be_done_there_is_reported(tmp_path: Path, cluster: MemoryCluster):
     with pytest.raises(BadConfigError, match="host test"):
         make(tmp_path).prefix("node-a")
     with pytest.raises(BadConfigError, match="--manifest"):

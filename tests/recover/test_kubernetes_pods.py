@@ -162,7 +162,7 @@ def test_a_sidecar_does_not_keep_an_attempt_alive():
     assert see(pod(0, containerStatuses=both)).code == 0
 
 
-def test_why_a_pod_does_not_start_is_told():
+def test_why_a_pod_does_not_start_is_reported():
     waiting = [{"name": "trainer", "state": {"waiting": {"reason": "ErrImagePull", "message": "no such image"}}}]
     assert read_pod(pod(0, phase="Pending", containerStatuses=waiting)).waits_for == "ErrImagePull: no such image"
     creating = [{"name": "trainer", "state": {"waiting": {"reason": "ContainerCreating"}}}]

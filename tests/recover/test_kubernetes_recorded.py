@@ -36,7 +36,7 @@ def test_a_pod_that_ends_well_waits_runs_and_is_done():
     assert running and running[0].hosts[0].startswith("bench-")
 
 
-def test_a_pod_that_fails_is_told_with_its_code_and_node():
+def test_a_pod_that_fails_is_reported_with_its_code_and_node():
     last = looks("failed")[-1]
     assert last.code == 7 and last.first_failed is not None and last.first_failed.startswith("bench-")
 

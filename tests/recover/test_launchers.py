@@ -134,7 +134,7 @@ def test_a_command_that_ends_well_is_seen_to(tmp_path: Path, launcher: Launcher)
     assert "hello 1 4 0 of 1" in wait_text(launcher, one.folder, "hello")
 
 
-def test_a_failure_is_told_with_its_code_and_host(tmp_path: Path, launcher: Launcher):
+def test_a_failure_is_reported_with_its_code_and_host(tmp_path: Path, launcher: Launcher):
     one = plan(tmp_path, "exit 7")
     launcher.start(one)
     look = wait_over(launcher, one.folder)
@@ -414,7 +414,7 @@ def test_the_shipped_rights_are_enough_and_no_more(tmp_path: Path, kube: KubeClu
         on_kubernetes(tmp_path, namespace="default").start(plan(tmp_path, "true", attempt=2))
 
 
-def test_slurm_that_is_not_there_is_told_in_a_line(monkeypatch: pytest.MonkeyPatch):
+def test_slurm_that_is_not_there_is_reported_in_one_line(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setenv("PATH", "/nonexistent")
     with pytest.raises(BadConfigError, match="needs sbatch"):
         SlurmLauncher()

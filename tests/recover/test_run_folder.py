@@ -84,7 +84,7 @@ def test_a_second_supervisor_of_one_run_is_refused(tmp_path: Path):
         '{"schema": "prism.supervise/1", "state": {"nonsense": 1}, "pending": [], "clock": {}, "read_bytes": 0}',
     ],
 )
-def test_a_state_that_cannot_be_read_is_told_in_a_line(tmp_path: Path, text: str):
+def test_a_state_that_cannot_be_read_is_reported_in_one_line(tmp_path: Path, text: str):
     (tmp_path / STATE_FILE).write_text(text)
     journal = Journal(tmp_path)
     with pytest.raises(BadFileError):
@@ -97,7 +97,7 @@ def test_a_file_is_no_run(tmp_path: Path):
     assert read_snapshot(tmp_path / "run.txt", SuperviseConfig()) is None
 
 
-def test_a_run_folder_that_cannot_be_made_is_told_in_a_line():
+def test_a_run_folder_that_cannot_be_made_is_reported_in_one_line():
     with pytest.raises(BadFileError, match="run folder"):
         Journal(Path("/proc/prism-run"))
 
@@ -408,7 +408,7 @@ def test_a_file_of_comments_leaves_every_default(tmp_path: Path):
         ("a: [", "not YAML"),
     ],
 )
-def test_a_wrong_setting_is_told_with_its_place(tmp_path: Path, text: str, said: str):
+def test_a_wrong_setting_is_reported_with_its_place(tmp_path: Path, text: str, said: str):
     path = tmp_path / "run.yaml"
     path.write_text(text)
     with pytest.raises((BadConfigError, BadFileError), match=said):

@@ -143,7 +143,7 @@ def test_a_signal_of_slurm_reaches_the_rank_and_ends_no_process_around_it(tmp_pa
     assert supervisor.wait() == 0
 
 
-def test_a_command_that_does_not_exist_is_told_in_a_line(tmp_path: Path):
+def test_a_command_that_does_not_exist_is_reported_in_one_line(tmp_path: Path):
     result = run_command(tmp_path, "no-such-trainer")
     assert isinstance(result.exception, PrismError) and result.exception.exit_code == 2
     assert "'no-such-trainer' not found" in str(result.exception)
@@ -185,7 +185,7 @@ def test_the_status_of_a_run_reads_as_a_page(tmp_path: Path):
     assert "finished at step 20" in result.stdout and "launch" in result.stdout
 
 
-def test_the_status_of_nothing_is_told_in_a_line(tmp_path: Path):
+def test_the_status_of_nothing_is_reported_in_one_line(tmp_path: Path):
     result = CliRunner().invoke(app, ["supervise", "status", str(tmp_path)])
     assert "no supervised run here" in str(result.exception)
 

@@ -40,7 +40,7 @@ def test_what_needs_no_action_is_answered_by_an_empty_list(event: events.Event) 
     assert running().handle(event) == []
 
 
-def test_a_restore_is_told_with_the_steps_that_it_costs() -> None:
+def test_a_restore_is_reported_with_the_steps_that_it_costs() -> None:
     (told,) = running().handle(events.Restored(now_s=40.0, step=10, source="storage"))
     assert told.text == "continued from step 10 (storage), 20 steps to do again"
     (told,) = running().handle(events.Restored(now_s=40.0, step=30, source="memory"))
@@ -147,7 +147,7 @@ def test_checkpoints_after_the_one_gone_back_to_are_forgotten_and_that_one_is_ke
     assert job.saved_steps == [20]
 
 
-def test_without_a_checkpoint_a_spike_is_told_once_and_the_level_is_taken_as_usual() -> None:
+def test_without_a_checkpoint_a_spike_is_reported_once_and_the_level_is_taken_as_usual() -> None:
     job = running()
     told = job.handle(events.StepDone(now_s=31.0, step=31, loss=math.nan))
     assert kinds(told) == [Notify] and told[0].level == "page"
@@ -243,7 +243,7 @@ def test_after_a_clean_test_a_slow_run_takes_its_speed_as_usual_and_other_runs_k
     assert other.pace.baseline_s == before
 
 
-def test_an_error_of_the_host_test_is_what_people_are_told() -> None:
+def test_an_error_of_the_host_test_is_reported_to_people() -> None:
     job, _ = slow(("n1", "n2", "n3"))
     job.handle(events.Exited(now_s=200.0, code=0))
     done = job.handle(events.Examined(now_s=210.0, condemned=(), num_tests=7, error="no agent answers"))
@@ -266,7 +266,7 @@ def test_a_save_that_works_again_is_told_only_after_one_that_failed() -> None:
     assert job.handle(events.Saved(now_s=35.0, step=35)) == []
 
 
-def test_a_damaged_checkpoint_is_told_and_forgotten() -> None:
+def test_a_damaged_checkpoint_is_reported_and_forgotten() -> None:
     job = running()
     job.handle(events.Saved(now_s=31.0, step=31))
     told = job.handle(events.CheckpointBroken(now_s=32.0, step=31, why="checksum"))

@@ -237,7 +237,7 @@ def test_an_evaluation_that_the_trainer_announces_is_no_hang():
     assert job.handle(events.Tick(now_s=40_002.0)) == []
 
 
-def test_a_save_that_waits_for_storage_is_told_once_and_never_ended():
+def test_a_save_that_waits_for_storage_is_reported_once_and_never_ended():
     job = running()
     job.handle(events.Paused(now_s=31.0, what=STORAGE))
     assert job.handle(events.Tick(now_s=200.0)) == []

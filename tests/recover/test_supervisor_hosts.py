@@ -45,7 +45,7 @@ def test_without_proof_of_one_rank_no_host_is_left_out() -> None:
     assert job.book.cordoned() == () and job.failures[-1].host is None
 
 
-def test_wrong_numbers_before_the_first_checkpoint_are_told_and_left_alone() -> None:
+def test_wrong_numbers_before_the_first_checkpoint_are_reported_and_left_alone() -> None:
     job = running(replace(SuperviseConfig(), hosts=FLEET))
     job.handle(events.Saved(now_s=30.0, step=30))
     early = events.Corrupted(now_s=31.0, step=30, last_clean_step=29, hosts=("n2",), proven=True, why="rank 1 lies")

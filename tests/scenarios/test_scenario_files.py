@@ -78,7 +78,7 @@ def test_a_scenario_is_named_by_its_file(tmp_path):
         (GOOD + "  - {id: b, dp: 8, placement: {hosts: [0]}}", "both take GPU 0 of host 0"),
     ],
 )
-def test_a_mistake_is_told_in_one_line_with_its_place(text, words):
+def test_a_mistake_is_reported_in_one_line_with_its_place(text, words):
     with pytest.raises(InputError, match=words) as caught:
         read_scenario(text, "file.yaml")
     assert str(caught.value).startswith("file.yaml") and "\n" not in str(caught.value)

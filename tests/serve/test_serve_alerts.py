@@ -58,7 +58,7 @@ def receiver() -> Iterator[tuple[str, list[Any]]]:
     server.server_close()
 
 
-def test_a_finding_is_told_once_and_its_end_once() -> None:
+def test_a_finding_is_reported_once_and_its_end_once() -> None:
     config = AlertConfig(public_url="https://prism.example.com/")
     firing, told = decide_alerts({}, [ROW], [], config)
     assert [alert.status for alert in told] == ["firing"]
@@ -85,7 +85,7 @@ def test_a_silence_holds_back_what_it_names_and_nothing_else() -> None:
     assert len(decide_alerts({}, [ROW], [], AlertConfig(least_lost_gpu_s=101))[1]) == 0
 
 
-def test_every_channel_is_told_in_its_own_words(tmp_path: Path, receiver: tuple[str, list[Any]]) -> None:
+def test_every_channel_gets_a_message_in_its_own_format(tmp_path: Path, receiver: tuple[str, list[Any]]) -> None:
     url, got = receiver
     channels = (
         Channel(name="hook", type="webhook", url=f"{url}/hook"),
@@ -104,7 +104,7 @@ def test_every_channel_is_told_in_its_own_words(tmp_path: Path, receiver: tuple[
     assert got == []
 
 
-def test_a_test_button_tells_how_it_went_and_no_page_holds_the_address(
+def test_a_test_button_shows_whether_the_message_arrived_and_no_page_holds_the_address(
     tmp_path: Path, receiver: tuple[str, list[Any]]
 ) -> None:
     url, got = receiver

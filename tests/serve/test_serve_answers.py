@@ -69,7 +69,7 @@ def test_a_kept_answer_goes_when_the_folder_changes(tmp_path: Path, num_built: l
     assert [client.get("/api/cluster").json()["counts"]["jobs"] for _ in range(3)] == [2] * 3 and num_built == [2]
 
 
-def test_a_remark_is_told_although_no_file_of_the_folder_changed(tmp_path: Path) -> None:
+def test_a_remark_is_published_although_no_file_of_the_folder_changed(tmp_path: Path) -> None:
     from prism.serve.history import HistoryConfig
 
     (tmp_path / "served").mkdir()

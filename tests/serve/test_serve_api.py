@@ -95,7 +95,7 @@ def test_where_time_goes_adds_up_to_no_more_than_there_is(client: TestClient) ->
     assert len(compute) == 64 and all(0.0 <= value <= 1.0 for value in compute)
 
 
-def test_a_job_leaves_as_a_perfetto_trace(client: TestClient) -> None:
+def test_a_job_is_exported_as_a_perfetto_trace(client: TestClient) -> None:
     answer = client.get("/api/trace", params={"key": "report~job-1", "from_ns": 0, "to_ns": 10**9})
     assert answer.status_code == 200 and answer.content[:1] == b"\n" and len(answer.content) > 1_000
     assert 'filename="report-job-1.perfetto-trace"' in answer.headers["content-disposition"]

@@ -125,7 +125,7 @@ def test_the_timeline_is_moved_by_mouse_and_wheel(browser: Any, service: Running
     wait_for("the wheel", lambda: window_of(browser)[1] - window_of(browser)[0] < dragged[1] - dragged[0])
 
 
-def test_what_lies_under_the_pointer_is_told(browser: Any, service: RunningService) -> None:
+def test_spans_under_the_pointer_are_shown(browser: Any, service: RunningService) -> None:
     from selenium.webdriver import ActionChains
     from selenium.webdriver.common.by import By
 
@@ -185,7 +185,7 @@ def test_script_from_a_log_is_shown_and_not_run(browser: Any, service: RunningSe
     assert browser.execute_script("return document.querySelectorAll('#page script').length") == 0
 
 
-def test_tables_sort_by_a_click_and_leave_as_csv(browser: Any, service: RunningService) -> None:
+def test_tables_sort_by_a_click_and_are_exported_as_csv(browser: Any, service: RunningService) -> None:
     open_page(browser, f"{service.address}/evaluation")
     script = """
     const table = [...document.querySelectorAll("table")].find((t) => t.ariaLabel === "Leaderboard");

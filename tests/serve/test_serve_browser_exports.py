@@ -115,7 +115,7 @@ def look_at(picture: bytes) -> tuple[tuple[int, int], int]:
     return image.size, len(image.getcolors(maxcolors=1 << 24) or ())
 
 
-def test_a_chart_leaves_as_a_picture_and_as_figures(browser: Any, service: RunningService) -> None:
+def test_a_chart_is_exported_as_a_picture_and_as_figures(browser: Any, service: RunningService) -> None:
     open_page(browser, f"{service.address}/reports?path=comparison.json")
     wait_for_charts(browser)
     label = browser.execute_script(
@@ -146,7 +146,7 @@ def test_every_chart_of_every_page_has_both(browser: Any, service: RunningServic
         assert charts == pictures == tables, page
 
 
-def test_the_timeline_leaves_as_a_picture(browser: Any, service: RunningService) -> None:
+def test_the_timeline_is_exported_as_a_picture(browser: Any, service: RunningService) -> None:
     open_page(browser, f"{service.address}/job?key=report~job-1")
     name, picture = press(browser, "PNG")
     (width, _), colours = look_at(picture)

@@ -77,7 +77,7 @@ def click(browser: Any, text: str) -> None:
     browser.execute_script(script, text)
 
 
-def test_live_tells_jobs_the_feed_risks_and_queues(browser: Any, service: RunningService, folder: Path) -> None:
+def test_live_shows_jobs_the_feed_risks_and_queues(browser: Any, service: RunningService, folder: Path) -> None:
     open_page(browser, f"{service.address}/live")
     shown = text_of(browser)
     assert "told" in shown and "slow link" in shown and "gpu-1" in shown and "first-come" in shown
@@ -173,7 +173,7 @@ def test_a_range_is_dragged_and_the_strip_below_moves_the_window(browser: Any, s
     wait_for("the window there", lambda: browser.execute_script(frame)[0] > before[0] + 100)
 
 
-def test_a_tap_tells_what_lies_under_the_finger(browser: Any, service: RunningService) -> None:
+def test_a_tap_shows_the_spans_under_the_finger(browser: Any, service: RunningService) -> None:
     open_page(browser, f"{service.address}/job?key=report~job-1")
     script = """
     const canvas = document.querySelector(".timeline canvas"), box = canvas.getBoundingClientRect();

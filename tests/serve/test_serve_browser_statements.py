@@ -91,7 +91,7 @@ def test_a_failure_that_two_files_tell_of_counts_once(browser: Any, service: Run
     assert len(column_of(browser, "Verdicts", "reason")) == 1
 
 
-def test_corrupt_results_are_said_and_hide_nothing(browser: Any, service: RunningService) -> None:
+def test_corrupt_results_are_reported_and_hide_nothing(browser: Any, service: RunningService) -> None:
     open_page(browser, f"{service.address}/evaluation")
     assert column_of(browser, "Leaderboard", "dataset"), "the scores that other files hold"
     assert "results.json" in text_of(browser, "#states") or "results.json" in text_of(browser)
@@ -110,7 +110,9 @@ def test_each_metric_has_a_chart_of_its_own_and_no_gpus_are_counted_where_there_
     assert sorted(browser.execute_script(script)) == ["acc over steps", "bits_per_byte over steps"]
 
 
-def test_a_file_that_breaks_while_a_page_is_open_is_said(browser: Any, service: RunningService, folder: Path) -> None:
+def test_a_file_that_breaks_while_a_page_is_open_is_reported(
+    browser: Any, service: RunningService, folder: Path
+) -> None:
     open_page(browser, f"{service.address}/")
     path = folder / "look-1" / "diagnosis.json"
     whole = path.read_text()
@@ -124,7 +126,7 @@ def states(browser: Any) -> str:
     return str(browser.execute_script("return document.querySelector('#states')?.textContent ?? ''"))
 
 
-def test_files_that_are_not_looked_at_are_said(browser: Any, folder: Path) -> None:
+def test_files_that_are_not_looked_at_are_reported(browser: Any, folder: Path) -> None:
     with run_service(folder, "--most-files", "4") as running:
         open_page(browser, f"{running.address}/")
         assert "Only the first 4 files of the folder are looked at" in text_of(browser, "body")

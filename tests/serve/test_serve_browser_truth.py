@@ -67,7 +67,7 @@ def changing(folder: Path, tmp_path: Path) -> Iterator[tuple[Path, RunningServic
         yield tmp_path / "changing", running
 
 
-def test_a_watch_alone_is_not_told_as_nothing_shared_and_no_step(browser: Any, service: RunningService) -> None:
+def test_a_watch_alone_is_not_reported_as_nothing_shared_and_no_step(browser: Any, service: RunningService) -> None:
     open_page(browser, f"{service.address}/job?key=watch~job-1")
     assert "No step was recognised" not in text_of(browser) and "2.93 s is the median" in text_of(browser)
     open_page(browser, f"{service.address}/")
@@ -152,7 +152,7 @@ def test_a_refresh_leaves_the_focus_and_arrows_scroll_the_page(
     assert browser.execute_script("return document.activeElement.ariaLabel") == "Job"
 
 
-def test_what_is_gone_is_said_and_not_shown_as_live(browser: Any, changing: tuple[Path, RunningService]) -> None:
+def test_what_is_gone_is_reported_and_not_shown_as_live(browser: Any, changing: tuple[Path, RunningService]) -> None:
     folder, service = changing
     open_page(browser, f"{service.address}/job?key=report~job-1")
     (folder / "report" / "diagnosis.json").unlink()

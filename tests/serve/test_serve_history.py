@@ -95,7 +95,9 @@ def test_only_files_that_changed_are_read_again(tmp_path: Path, open_index: Open
     assert bring_up(index, tmp_path) == 1
 
 
-def test_an_index_made_anew_says_the_same_and_survives_a_restart(tmp_path: Path, open_index: OpenIndex) -> None:
+def test_an_index_rebuilt_from_the_files_has_the_same_content_and_survives_a_restart(
+    tmp_path: Path, open_index: OpenIndex
+) -> None:
     served, state = tmp_path / "served", tmp_path / "state"
     make_run(served / "run")
     write_diagnosis(served / "a", slow="node-1")
@@ -112,7 +114,7 @@ def test_an_index_made_anew_says_the_same_and_survives_a_restart(tmp_path: Path,
     assert sorted(list_all(anew)) == sorted(rows)
 
 
-def test_a_damaged_index_is_made_anew(tmp_path: Path, open_index: OpenIndex) -> None:
+def test_a_damaged_index_is_rebuilt(tmp_path: Path, open_index: OpenIndex) -> None:
     write_diagnosis(tmp_path / "served" / "a")
     (tmp_path / "state").mkdir()
     (tmp_path / "state" / "history.sqlite").write_bytes(b"not a database at all" * 100)
@@ -233,7 +235,7 @@ def test_a_search_finds_jobs_hosts_and_findings_by_any_word(keeper: TestClient) 
         assert keeper.get("/api/search", params={"q": nothing}).json()["findings"] == [], nothing
 
 
-def test_a_host_page_tells_everything_ever_said_of_it(keeper: TestClient) -> None:
+def test_a_host_page_shows_everything_known_about_the_host(keeper: TestClient) -> None:
     answer = keeper.get("/api/host", params={"name": "node-1"}).json()
     assert {entry["kind"] for entry in answer["entries"]} == {"look", "finding"} and answer["total"] == 2
     assert keeper.get("/api/host", params={"name": "nobody"}).status_code == 404
@@ -280,7 +282,7 @@ def test_only_our_own_pages_write_and_not_without_end(keeper: TestClient, tmp_pa
     assert codes == {200, 429}
 
 
-def test_the_feed_tells_what_was_told_updated_and_resolved(tmp_path: Path) -> None:
+def test_the_feed_lists_findings_that_are_new_updated_and_resolved(tmp_path: Path) -> None:
     lines = []
     for number, (update, status) in enumerate(((False, "firing"), (True, "firing"), (False, "resolved"))):
         lines.append({

@@ -103,7 +103,7 @@ def test_a_watch_shows_the_evidence_that_it_printed(library: Library) -> None:
     assert (job.step_s, job.health) == (1.5, "degraded")
 
 
-def test_a_run_is_told_as_a_story_with_marks_on_the_loss(library: Library) -> None:
+def test_a_run_is_shown_as_a_story_with_marks_on_the_loss(library: Library) -> None:
     run = describe_run(library.snapshot, "runs/pretrain~run")
     assert run is not None
     assert [chapter.tone for chapter in run.story] == ["good", "bad", "warning", "warning", "bad"]
@@ -240,7 +240,7 @@ def test_scores_show_their_change_from_checkpoint_to_checkpoint(library: Library
         ("report.json", '{"schema": "prism.characterization/1", "clusters": [1]}'),
     ],
 )
-def test_a_broken_file_is_told_in_one_line_and_the_rest_is_served(tmp_path: Path, name: str, text: str) -> None:
+def test_a_broken_file_is_reported_in_one_line_and_the_rest_is_served(tmp_path: Path, name: str, text: str) -> None:
     (tmp_path / "broken").mkdir()
     (tmp_path / "broken" / name).write_text(text)
     make_watch(tmp_path / "watch")

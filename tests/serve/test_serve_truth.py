@@ -335,7 +335,7 @@ def test_every_tile_is_what_the_files_say(tmp_path: Path) -> None:
     assert "{job=" not in metrics and ",job=" not in metrics, "Prometheus would rename a label called job"
 
 
-def test_files_that_are_not_looked_at_are_said(tmp_path: Path) -> None:
+def test_files_that_are_not_looked_at_are_reported(tmp_path: Path) -> None:
     for number in range(5):
         (tmp_path / f"{number}.txt").write_text("")
     library = Library(Folder(tmp_path, ScanLimits(files=3)))

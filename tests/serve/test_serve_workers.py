@@ -77,7 +77,7 @@ def served_more(served: tuple[Path, RunningService]) -> Iterator[tuple[Path, Run
     wait_until(lambda: know(service, 1))
 
 
-def test_a_change_is_told_when_every_worker_knows_of_it(served: tuple[Path, RunningService]) -> None:
+def test_a_change_is_published_when_every_worker_knows_of_it(served: tuple[Path, RunningService]) -> None:
     top, service = served
     wait_until(lambda: know(service, 1))
     with httpx.stream("GET", f"{service.address}/api/events", timeout=600) as stream:

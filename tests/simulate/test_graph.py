@@ -59,7 +59,7 @@ def test_the_folder_around_a_graph_that_emulate_wrote_will_do(tmp_path: Path):
     assert load_graph(tmp_path).ops.equals(load_graph(tmp_path / "graph").ops)
 
 
-def test_a_folder_that_is_no_graph_is_told_so(tmp_path: Path):
+def test_a_folder_that_is_no_graph_is_reported(tmp_path: Path):
     with pytest.raises(InputError, match="not a graph"):
         load_graph(tmp_path)
     save_graph(build_mesh(MESH), tmp_path)

@@ -63,14 +63,14 @@ def test_a_missing_call_names_who_stays_away():
     )
 
 
-def test_different_sizes_and_roots_are_told():
+def test_different_sizes_and_roots_are_reported():
     text = refused(pair(lambda p: p.all_reduce("dp", 8), lambda p: p.all_reduce("dp", 16)))
     assert text == "rank 0 waits in all_reduce #0 of group dp-0 with 8 bytes; rank 1 brings 16 bytes"
     text = refused(pair(lambda p: p.broadcast("dp", 8, 0), lambda p: p.broadcast("dp", 8, 1)))
     assert text == "rank 0 waits in broadcast #0 of group dp-0 from root 0; rank 1 names root 1"
 
 
-def test_a_send_without_its_receive_is_told():
+def test_a_send_without_its_receive_is_reported():
     text = refused(pair(lambda p: p.send("dp", 8, peer=1), lambda p: p.compute("a", 1)))
     assert text == "rank 0 waits in send #0 of group dp-0 to rank 1, which makes only 0 receives from it"
     text = refused(pair(lambda p: p.compute("a", 1), lambda p: p.recv("dp", 8, peer=0)))

@@ -152,7 +152,7 @@ def test_any_plain_document_ends_in_a_dump_or_one_line(document: dict[str, Any])
         assert "\n" not in str(error)
 
 
-def test_two_jobs_in_one_folder_are_told(tmp_path: Path) -> None:
+def test_two_jobs_in_one_folder_are_reported(tmp_path: Path) -> None:
     for name in ("a_dump_0", "b_dump_0"):
         (tmp_path / name).write_bytes(pickle.dumps({"entries": []}))
     with pytest.raises(InputError, match="one folder per job"):
@@ -181,7 +181,7 @@ def test_a_rank_that_breaks_its_own_pattern_is_the_root_of_a_deadlock() -> None:
     assert (found.what, found.ranks) == ("deadlock", (3,))
 
 
-def test_the_rank_that_sends_another_size_is_told_from_its_only_peer() -> None:
+def test_the_rank_that_sends_another_size_is_distinguished_from_its_only_peer() -> None:
     found = find_hang([gloo(0, *STEPS, ("dp", 4, 8)), gloo(1, *STEPS, ("dp", 4, 17))])
     assert (found.what, found.ranks) == ("mismatch", (1,))
 

@@ -211,7 +211,7 @@ def test_any_events_end_in_a_study_or_one_line(tmp_path_factory: pytest.TempPath
         assert "\n" not in str(error)
 
 
-def test_two_jobs_in_one_folder_are_told(tmp_path: Path) -> None:
+def test_two_jobs_in_one_folder_are_reported(tmp_path: Path) -> None:
     paths = [write(tmp_path / f"{name}_rank0.json", kernel("gemm", 0, 5)) for name in ("a", "b")]
     with pytest.raises(InputError, match="one folder per job"):
         study_files(paths)

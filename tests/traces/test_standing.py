@@ -73,7 +73,7 @@ def test_neighbours_are_at_the_same_place_of_the_next_stage() -> None:
     assert find_neighbours(members, 3) == (1, 5) and find_neighbours(members, 0) == (2,)
 
 
-def test_a_held_rank_is_told_from_one_whose_dump_was_lost_in_another_group() -> None:
+def test_a_held_rank_is_distinguished_from_one_whose_dump_was_lost_in_another_group() -> None:
     ahead = [gloo(r, *steps("a", 10), *step("a", 5, 10)) for r in (0, 2)]
     waits = [gloo(r, *steps("b", 10), ("b", 5, 8, 510)) for r in (4, 5)]
     found = find_hang([*ahead, *waits], world_size=6)

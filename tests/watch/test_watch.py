@@ -103,7 +103,7 @@ def test_what_was_decided_but_perhaps_not_printed_is_printed_after_a_kill(tmp_pa
     assert [d["id"] for d in out] == ["finding-1"]
 
 
-def test_a_planted_slow_gpu_is_told_within_fifteen_seconds_of_its_onset():
+def test_a_planted_slow_gpu_is_reported_within_fifteen_seconds_of_its_onset():
     run = make_scenario(load_scenario("slow-gpu-64"), 0)
     (fault,) = run.truth["faults"]
     begin = run.flows["start_ns"].min()

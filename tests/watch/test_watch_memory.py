@@ -77,7 +77,7 @@ def test_a_job_that_sends_something_else_is_laid_out_again(laid_out: list[str]) 
     assert laid_out == ["job-1", "job-1"]
 
 
-def test_a_job_that_becomes_twice_as_slow_is_listened_to_again() -> None:
+def test_a_job_that_becomes_twice_as_slow_is_studied_again() -> None:
     flows, topology = write_job(MadeJob(steps=24))
     memory = JobMemory()
     before = look(flows, topology, memory)

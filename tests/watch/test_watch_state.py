@@ -21,7 +21,7 @@ def quick_state() -> WatchState:
     return WatchState(warm_up_ns=0)
 
 
-def test_a_finding_is_told_once_two_looks_agree_and_not_again():
+def test_a_finding_is_reported_once_two_looks_agree_and_not_again():
     state = quick_state()
     assert state.handle(make_report(30, make_finding())) == []
     (told,) = state.handle(make_report(33, make_finding(end_s=8)))
@@ -29,14 +29,14 @@ def test_a_finding_is_told_once_two_looks_agree_and_not_again():
     assert state.handle(make_report(36, make_finding(end_s=11))) == []
 
 
-def test_a_finding_that_is_seen_once_is_never_told():
+def test_a_finding_that_is_seen_once_is_never_reported():
     state = quick_state()
     state.handle(make_report(30, make_finding()))
     state.handle(make_report(33))
     assert state.handle(make_report(36, make_finding())) == [] and len(state.findings) == 1
 
 
-def test_the_last_look_tells_what_it_sees():
+def test_the_last_look_reports_what_it_finds():
     assert len(quick_state().handle(make_report(30, make_finding()), final=True)) == 1
 
 
@@ -56,7 +56,7 @@ def test_a_job_is_not_judged_before_it_was_seen_for_a_while():
     assert len(state.handle(make_report(20, make_finding(end_s=20)))) == 1
 
 
-def test_a_cost_that_doubles_is_told_as_an_update():
+def test_a_cost_that_doubles_is_reported_as_an_update():
     state = quick_state()
     state.handle(make_report(30, make_finding(cost=10)))
     (first,) = state.handle(make_report(33, make_finding(cost=10)))

@@ -206,7 +206,7 @@ def test_a_folder_that_falls_silent_is_looked_at_by_the_clock(tmp_path, monkeypa
     assert run([0.0, 0.1, 0.2], time.time() - 86_400) <= 0, "an archive is not silent, it is over"
 
 
-def test_a_finding_that_is_not_seen_any_more_is_told_as_resolved_once():
+def test_a_finding_that_is_not_seen_any_more_is_reported_as_resolved_once():
     state = WatchState(warm_up_ns=0)
     for until in (10, 13):
         told = state.handle(make_report(until, make_finding(end_s=until)))
