@@ -118,7 +118,7 @@ def test_a_handful_of_samples_is_known_to_be_one(per_burst: int, sparse: bool) -
     )
     transfers, notes = put_together(samples)
     assert transfers.height == 40 and are_samples(notes)
-    assert (samples_per_transfer(transfers) < 10) == sparse == any("cannot be told" in line for line in notes)
+    assert (samples_per_transfer(transfers) < 10) == sparse == any("but not steps" in line for line in notes)
     assert not are_samples(()), "records that an exporter sampled and put together itself are left to the diagnosis"
 
 

@@ -1,4 +1,4 @@
-"""Packet samples become transfers: told from other records, cut at pauses, and never counted twice."""
+"""Packet samples become transfers: recognised among other records, split at pauses, never counted twice."""
 
 from __future__ import annotations
 

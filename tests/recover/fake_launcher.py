@@ -1,4 +1,4 @@
-"""A launcher without processes: it remembers what it was asked and shows what it is told to show."""
+"""A launcher without processes: it records its calls and returns the status that a test sets."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""An HTTP server that answers as it is told, for tests of what speaks to a cluster."""
+"""An HTTP server with answers set by a test, for code that talks to a cluster."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Answer:
 
 @dataclass
 class Script:
-    """Answers by method and kind of request, in order; the last one stays. What was asked is kept."""
+    """Answers by method and kind of request, in order; the last one is repeated. Requests are recorded."""
 
     answers: dict[str, list[Answer]] = field(default_factory=dict)
     asked: list[tuple[str, str, dict[str, str], str]] = field(default_factory=list)

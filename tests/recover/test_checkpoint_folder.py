@@ -222,7 +222,7 @@ def test_a_read_only_folder_is_refused():
         if as_root:
             os.seteuid(65_534)  # root may write anywhere
         try:
-            with pytest.raises(BadFileError, match="mend its permissions"):
+            with pytest.raises(BadFileError, match="fix its permissions"):
                 Catalog.open(folder)
         finally:
             if as_root:

@@ -349,7 +349,7 @@ def test_whoever_is_timed_first_in_a_comparison_of_three_hosts_has_no_advantage(
 
 
 class Busy:
-    """The same pairs, on hosts at other work; how much of its speed that takes from a test is drawn anew each time."""
+    """The same pairs, on hosts at other work; how much of its speed that takes from a test is random each time."""
 
     def __init__(self, speed: np.ndarray, work: np.ndarray, seed: int, *, known: bool = True) -> None:
         self.speed, self.work, self.known, self.random = speed, work, known, np.random.default_rng(seed)

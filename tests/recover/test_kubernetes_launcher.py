@@ -1,4 +1,4 @@
-"""The launcher against a cluster in memory: who owns what, what is adopted, what is told, what is never touched."""
+"""The launcher against a cluster in memory: ownership, adoption, messages, and what is never changed."""
 
 from __future__ import annotations
 

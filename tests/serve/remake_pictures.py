@@ -1,4 +1,4 @@
-"""Make the pictures of pages anew.
+"""Take the pictures of pages again.
 
 python tests/serve/remake_pictures.py golden   the small ones that tests compare with
 python tests/serve/remake_pictures.py docs     docs/images/serve-*.png, on a cluster of 512 GPUs
@@ -48,7 +48,7 @@ def remake_docs(folder: Path) -> None:
 
 
 def main() -> None:
-    """Remake what is asked for."""
+    """Remake the pictures that are named."""
     what = sys.argv[1] if len(sys.argv) > 1 else ""
     if what not in ("golden", "docs"):
         sys.exit(__doc__)

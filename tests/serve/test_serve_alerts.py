@@ -1,4 +1,4 @@
-"""Alerts: decided once, told to every channel, silenced, and linked to their moment. Tokens with scopes and an end."""
+"""Alerts: decided once, sent to every channel, silenced, and linked to their moment. Tokens with scopes and an end."""
 
 from __future__ import annotations
 

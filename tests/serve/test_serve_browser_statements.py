@@ -26,7 +26,7 @@ TOKEN = "t" * 24
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Three looks at four jobs, a watch of a fifth, a run whose failure two files tell of, a broken evaluation."""
+    """Three looks at four jobs, a watch of a fifth, a run whose failure is in two files, a broken evaluation."""
     root = tmp_path_factory.mktemp("statements")
     for number in range(3):
         at_s = 1000.0 * number

@@ -1,4 +1,4 @@
-"""The history: rows of what was, brought up to date file by file, and made anew from the files."""
+"""The history: rows of the past, updated file by file, and rebuilt from the files."""
 
 from __future__ import annotations
 

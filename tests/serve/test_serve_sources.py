@@ -1,4 +1,4 @@
-"""What other commands wrote is found, read, and read again when it grows; what is broken is told, never fatal."""
+"""What other commands wrote is found, read, and read again when it grows; broken files are reported and never fatal."""
 
 from __future__ import annotations
 

@@ -116,7 +116,7 @@ def test_the_index_has_one_writer(served_more: tuple[Path, RunningService]) -> N
         return any("history.sqlite" in path for path in held)
 
     def each_reads() -> bool:
-        """A worker opens the index when it is first asked for what is in it."""
+        """A worker opens the index at the first request for its content."""
         ask_each(service.address, "/api/history")
         workers = children(service.pid)
         return len(workers) == NUM_WORKERS and all(map(holds_index, workers))

@@ -1,4 +1,4 @@
-"""Nothing outside the folder can be read, whatever the path and whatever lies in the folder."""
+"""Nothing outside the folder can be read, whatever the path and the content of the folder."""
 
 from __future__ import annotations
 

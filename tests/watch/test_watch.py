@@ -1,4 +1,4 @@
-"""A watch from source to told findings: files, restarts, alerts, metrics, live sockets."""
+"""A watch from its source to reported findings: files, restarts, alerts, metrics, live sockets."""
 
 from __future__ import annotations
 

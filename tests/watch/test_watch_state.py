@@ -1,4 +1,4 @@
-"""What a watch remembers: lasting names, findings told once, and a window that stays bounded."""
+"""What a watch remembers: lasting names, findings reported once, and a window that stays bounded."""
 
 from __future__ import annotations
 

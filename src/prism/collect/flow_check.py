@@ -110,10 +110,10 @@ def _find_problems(
     problems: list[str] = [] if num_records else ["there are no records"]
     change: list[str] = []
     if resolution_ns >= 10**7:
-        problems.append("times are too coarse for steps: jobs and who talks to whom can be told, steps cannot")
+        problems.append("times are too coarse for steps: the records show jobs and who talks to whom, but no steps")
         change.append("finer_times")
     if not num_ended and num_records:
-        problems.append("no record has an end: how long transfers take cannot be told")
+        problems.append("no record has an end: the records do not show how long transfers take")
         change.append("finer_times")
     if per_record is not None and per_record < _FEW_SAMPLES:
         problems.append(

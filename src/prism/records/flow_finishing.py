@@ -38,8 +38,8 @@ def finish_table(frame: pl.DataFrame, *, samples: bool) -> tuple[pl.DataFrame, t
     notes += said
     if not said and are_whole_seconds(frame):
         notes.append(
-            "all times are whole seconds: who talks to whom can be told, steps below ten seconds and what slows "
-            "them cannot"
+            "all times are whole seconds: they show who talks to whom, but neither steps below ten seconds nor what "
+            "slows them"
         )
     return frame, tuple(notes)
 

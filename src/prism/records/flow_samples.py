@@ -134,8 +134,8 @@ def describe_samples(transfers: pl.DataFrame) -> tuple[str, ...]:
     ]
     if usual < FEW_SAMPLES:
         lines.append(
-            f"with {usual:,.0f} samples in a transfer, steps, degrees and slow links cannot be told; who talks to whom "
-            "can. Sample more often, or export flow records"
+            f"with {usual:,.0f} samples in a transfer, the records show who talks to whom, but not steps, "
+            "degrees or slow links. Sample more often, or export flow records"
         )
     return tuple(lines)
 

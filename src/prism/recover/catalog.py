@@ -94,7 +94,7 @@ class Catalog:
             elif not os.access(folder, os.W_OK, effective_ids=True):
                 raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
         except OSError as error:
-            raise BadFileError(f"{folder}: cannot be written ({error.strerror}); mend its permissions") from None
+            raise BadFileError(f"{folder}: cannot be written ({error.strerror}); fix its permissions") from None
         return cls(folder)
 
     @property

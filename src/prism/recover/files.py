@@ -72,7 +72,7 @@ def check_private_folder(path: Path) -> None:
     """Raise UntrustedError unless the folder is a real one, ours, and closed to everybody else."""
     found = path.lstat()
     if not stat.S_ISDIR(found.st_mode):
-        raise UntrustedError(f"{path}: not a folder but something that stands in its place")
+        raise UntrustedError(f"{path}: not a folder, but something else with its name")
     _check_owner(path, found)
 
 

@@ -58,7 +58,7 @@ def _on_preempted(job: JobRecord, now_s: float) -> list[Action]:
     gained |= job.best_step < 0 and now_s - job.launched_s >= policy.useful_s
     job.told_in_vain = 0 if gained else job.told_in_vain + 1
     if job.told_in_vain > policy.budgets.preemption:  # the program itself may be the sender
-        why = f"asked to end (SIGTERM) {job.told_in_vain} times in a row without a new step; find out by whom"
+        why = f"asked to end (SIGTERM) {job.told_in_vain} times in a row without a new step; find out what sends it"
         return [finish(job, "failed", f"{why} (restarts.budgets.preemption: {policy.budgets.preemption})")]
     # If something ends every attempt at once, the pauses between them grow.
     pause_s = min(policy.max_backoff_s, policy.backoff_s * 2.0**job.told_in_vain) if job.told_in_vain > 1 else 0.0

@@ -57,7 +57,7 @@ def blame(job: JobRecord, now_s: float, named: tuple[str, ...], confidence: floa
     if began_on is None or len(job.hosts) < 2:
         return []
     if job.book.strike(began_on, now_s, job.config.hosts):
-        return leave_out(job, now_s, began_on, f"failures keep beginning here ({reason})")
+        return leave_out(job, now_s, began_on, f"repeated failures began here ({reason})")
     return []
 
 

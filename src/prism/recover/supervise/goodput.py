@@ -170,7 +170,7 @@ def _read_attempts(run_dir: Path) -> tuple[list[Attempt], float]:
     """The attempts of a run, from its decisions, and when the run ended or last reported."""
     path = run_dir / DECISIONS_JSON_FILE
     if not path.exists():
-        raise BadFileError(f"{path}: not there; name the folder of a supervised run, as given to --run-dir")
+        raise BadFileError(f"{path}: no such folder; name the folder of a supervised run, as given to --run-dir")
     attempts: list[Attempt] = []
     end_s = 0.0
     for number, line in _json_lines(path):

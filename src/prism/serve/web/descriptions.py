@@ -221,7 +221,7 @@ FIELDS = {
     "step": "Number of the step; null where unknown.",
     "step_s": "Median step, seconds; null is unknown.",
     "steps": "Training steps.",
-    "steps_known": "Whether steps can be told from the records.",
+    "steps_known": "Whether the records show steps.",
     "story": "The supervisor's decisions, chapter by chapter.",
     "suggested": "Whether it fits this job best.",
     "supervised": "Whether its supervisor is alive.",
