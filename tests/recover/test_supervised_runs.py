@@ -143,6 +143,27 @@ def test_a_signal_of_slurm_reaches_the_rank_and_ends_no_process_around_it(tmp_pa
     assert supervisor.wait() == 0
 
 
+@pytest.mark.parametrize("prepared", [False, True])
+def test_ctrl_c_reaches_a_script_that_saves_at_it_and_sigterm_one_that_saves_at_that(tmp_path: Path, prepared: bool):
+    (tmp_path / "config.yaml").write_text("poll_s: 0.05\n")
+    script = tmp_path / "train.py"
+    script.write_text(
+        "import signal, time\nfrom pathlib import Path\n"
+        "def save(number, frame):\n    Path('saved').write_text('at SIGTERM')\n    raise SystemExit(1)\n"
+        f"{prepared} and signal.signal(signal.SIGTERM, save)\n"
+        "signal.signal(signal.SIGINT, signal.default_int_handler)\n"
+        "Path('started').touch()\n"
+        "try:\n    time.sleep(600)\n"
+        "except KeyboardInterrupt:\n    time.sleep(1)\n    Path('saved').write_text('at Ctrl-C')\n"
+    )
+    words = [sys.executable, "-m", "prism.cli.main", "supervise", "--config", "config.yaml", "--"]
+    supervisor = subprocess.Popen([*words, "sh", "-c", f"{sys.executable} {script}; exit 3"], cwd=tmp_path)
+    wait_until((tmp_path / "started").exists)
+    supervisor.send_signal(signal.SIGINT)
+    assert supervisor.wait() == 1
+    assert (tmp_path / "saved").read_text() == ("at SIGTERM" if prepared else "at Ctrl-C")
+
+
 def test_a_command_that_does_not_exist_is_reported_in_one_line(tmp_path: Path):
     result = run_command(tmp_path, "no-such-trainer")
     assert isinstance(result.exception, PrismError) and result.exception.exit_code == 2

@@ -15,7 +15,7 @@ from prism.recover.isolate.examine import isolate_hosts
 from prism.recover.isolate.grading import Grader
 from prism.recover.isolate.report import IsolationReport
 from prism.recover.isolate.search import SearchConfig
-from prism.recover.supervise.config import LaunchSettings, SuperviseConfig
+from prism.recover.supervise.config import SuperviseConfig
 from prism.recover.supervise.investigating import start_investigation
 from prism.recover.supervise.launchers import Launcher
 from prism.recover.supervise.launchers.local import LocalLauncher, check_command
@@ -44,7 +44,7 @@ def supervise(
         check_command(command)
     requests = StopRequests()  # installed first: no signal may end us while we hold the run folder
     tools = Tools(
-        launcher=make_launcher(launcher, config, say),
+        launcher=make_launcher(launcher, config, say, requests.by_ctrl_c),
         examiner=make_examiner(config),
         investigate=start_investigation,
         stop_asked=requests.take,
@@ -84,6 +84,7 @@ class StopRequests:
 
     def __init__(self) -> None:
         self._count = 0
+        self._interrupted = False
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, self._note)
 
@@ -98,8 +99,13 @@ class StopRequests:
         """Whether there is a request; leaves it."""
         return self._count > 0
 
+    def by_ctrl_c(self) -> bool:
+        """Whether any request was a Ctrl-C."""
+        return self._interrupted
+
     def _note(self, number: int, frame: FrameType | None) -> None:
         self._count += 1
+        self._interrupted |= number == signal.SIGINT
 
 
 def make_examiner(config: SuperviseConfig) -> Examiner:
@@ -119,15 +125,14 @@ def make_examiner(config: SuperviseConfig) -> Examiner:
     return examine
 
 
-def make_launcher(name: str, config: SuperviseConfig, say: Callable[[str], None]) -> Launcher:
+def make_launcher(
+    name: str, config: SuperviseConfig, say: Callable[[str], None], interrupted: Callable[[], bool] = lambda: False
+) -> Launcher:
     """The launcher of that name."""
     if name == "kubernetes":
         from prism.recover.supervise.launchers.kubernetes.launcher import KubernetesLauncher  # needs an extra
 
         return KubernetesLauncher(config.launch, say)
-    made: dict[str, Callable[[LaunchSettings], Launcher]] = {
-        "local": LocalLauncher,
-        "slurm": SlurmLauncher,
-        "ssh": SshLauncher,
-    }
-    return made[name](config.launch)
+    if name == "local":
+        return LocalLauncher(config.launch, interrupted)
+    return SlurmLauncher(config.launch) if name == "slurm" else SshLauncher(config.launch)

@@ -26,8 +26,9 @@ NODE_PROGRAM = Path(node.__file__).resolve()
 class LocalLauncher:
     """Starts the command once per host, each in its own session, so that it outlives the supervisor."""
 
-    def __init__(self, settings: LaunchSettings | None = None) -> None:
+    def __init__(self, settings: LaunchSettings | None = None, interrupted: Callable[[], bool] = lambda: False) -> None:
         self.settings = settings or LaunchSettings()
+        self._interrupted = interrupted  # whether Ctrl-C was pressed
         self._children: set[int] = set()
         self._started: dict[Path, dict[str, dict[str, int]]] = {}  # as in the launch file, which may be deleted
         self._input_at = _position(0)
@@ -82,7 +83,7 @@ class LocalLauncher:
 
     def stop(self, folder: Path, grace_s: float, hurry: Callable[[], bool] = no_hurry) -> None:
         """End every process that has the attempt's key in its environment."""
-        end_marked(attempt_key(folder), grace_s, hurry)
+        end_marked(attempt_key(folder), grace_s, hurry, interrupted=self._interrupted())
         self._reap()
 
     def logs(self, folder: Path) -> list[Path]:

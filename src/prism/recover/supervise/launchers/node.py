@@ -15,6 +15,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -133,6 +134,18 @@ def ask_ranks(key: str) -> int:
     return len(ranks)
 
 
+def interrupt(marked: list[int]) -> bool:
+    """Send SIGINT to the processes that a terminal would send it to, unless a rank is prepared for SIGTERM.
+
+    torchrun passes it on to its ranks and gives them time to save. Returns False if nobody would act on it.
+    """
+    if any(catches(pid, signal.SIGTERM) for pid in find_ranks(marked)):
+        return False
+    tops = [pid for pid in marked if str(Path(__file__)) in words_of(parent_of(pid))]
+    group = [pid for pid in marked if group_of(pid) in tops]
+    return any(catches(pid, signal.SIGINT) for pid in group) and send(group, signal.SIGINT) > 0
+
+
 def leave(key: str) -> None:
     """Send SIGTERM to the ranks of this container and wait for their end, at most the container's grace."""
     marked = find_marked(key)
@@ -142,15 +155,19 @@ def leave(key: str) -> None:
         time.sleep(_POLL_S)
 
 
-def end_marked(key: str, grace_s: float, hurry: Callable[[], bool] = lambda: False) -> int:
+def end_marked(
+    key: str, grace_s: float, hurry: Callable[[], bool] = lambda: False, *, interrupted: bool = False
+) -> int:
     """End all processes of an attempt; returns how many there were.
 
     With grace the ranks alone are asked, since a data loader or writer that goes first takes the save with it; the
-    others end with their ranks. Then SIGKILL until none is left that we may signal.
+    others end with their ranks. Then SIGKILL until none is left that we may signal. After a Ctrl-C, ranks that would
+    die of a request to save are interrupted instead.
     """
     first = find_marked(key)
     if first and grace_s > 0:
-        ask_ranks(key)
+        if not (interrupted and interrupt(first)):
+            ask_ranks(key)
         _wait(lambda: bool(find_marked(key)), grace_s, hurry)
     while send(find_marked(key), signal.SIGKILL):
         time.sleep(_POLL_S)
@@ -159,16 +176,14 @@ def end_marked(key: str, grace_s: float, hurry: Callable[[], bool] = lambda: Fal
 
 def read_stat(pid: int) -> tuple[str, int] | None:
     """State letter and start time of a process; None when it is gone."""
-    text = _read(pid, "stat").decode(errors="replace")
-    fields = text[text.rfind(")") + 2 :].split()
-    return (fields[0], int(fields[19])) if len(fields) > 19 else None
+    fields = _fields(pid)
+    return (fields[0].decode(), int(fields[19])) if fields else None
 
 
 def read_processor_ticks(pid: int) -> int:
     """Processor time that a process has used, in clock ticks; 0 when it is gone."""
-    text = _read(pid, "stat").decode(errors="replace")
-    fields = text[text.rfind(")") + 2 :].split()
-    return int(fields[11]) + int(fields[12]) if len(fields) > 19 else 0
+    fields = _fields(pid)
+    return int(fields[11]) + int(fields[12]) if fields else 0
 
 
 def _wait(busy: Callable[[], bool], limit_s: float, hurry: Callable[[], bool]) -> None:
@@ -236,9 +251,20 @@ def variables_of(pid: int) -> dict[bytes, bytes]:
 
 def parent_of(pid: int) -> int:
     """The parent of a process; 0 when it is gone."""
-    stat = _read(pid, "stat")
-    fields = stat[stat.rfind(b")") + 2 :].split()
-    return int(fields[1]) if len(fields) > 1 else 0
+    fields = _fields(pid)
+    return int(fields[1]) if fields else 0
+
+
+def group_of(pid: int) -> int:
+    """The process group of a process, which `run` makes for its command; 0 when it is gone."""
+    fields = _fields(pid)
+    return int(fields[2]) if fields else 0
+
+
+def catches(pid: int, number: int) -> bool:
+    """Whether a process has a handler for a signal."""
+    found = re.search(rb"^SigCgt:\s*([0-9a-f]+)", _read(pid, "status"), re.MULTILINE)
+    return found is not None and bool(int(found[1], 16) >> (number - 1) & 1)
 
 
 def is_launcher(pid: int) -> bool:
@@ -261,6 +287,13 @@ def _ancestors(pid: int, parents: dict[int, int]) -> list[int]:
     while (pid := parents.get(pid, 0)) and pid not in found:
         found.append(pid)
     return found
+
+
+def _fields(pid: int) -> list[bytes]:
+    """The fields of a process's status from its state on, behind its name; none when it is gone."""
+    stat = _read(pid, "stat")
+    fields = stat[stat.rfind(b")") + 2 :].split()
+    return fields if len(fields) > 19 else []
 
 
 def _read(pid: int, name: str) -> bytes:
