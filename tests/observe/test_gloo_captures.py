@@ -63,6 +63,12 @@ def test_a_rank_that_is_killed_while_all_compute_is_one_of_two_that_began_no_fur
     assert named == [("hang", "group", "10.204.54.3,10.204.54.4")]
 
 
+def test_two_hosts_that_wait_for_a_core_now_and_then_have_no_slow_link() -> None:
+    found = diagnose(pl.read_parquet(DATA / "waits_for_a_core.parquet"))
+    assert [len(job.hosts) for job in found.jobs] == [2]
+    assert not [finding for finding in found.findings if finding.culprit.type != "job"]
+
+
 def test_hosts_steps_and_end_of_a_job_whose_records_are_cut_at_random() -> None:
     found = study("ended_ddp")
     jobs = {job.hosts[0]: (len(job.hosts), job.steps.height, job.life.state) for job in found.jobs}

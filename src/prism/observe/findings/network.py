@@ -105,6 +105,8 @@ def _explain(case: Case, scene: Scene, others: Sequence[Scene]) -> list[Proposal
             break  # It cannot be distinguished from the job itself: all wait, wherever it is.
         chosen = [r for r in alike if best in scene.touches[r]]
         units = {scene.unit[r] for r in chosen}
+        if len(case.own_by_host) <= levels.MIN_TWO and not any(alike[r].steady for r in chosen):
+            break  # Now and then a rank waits for a core: of two hosts nothing shows whether it is that or a link.
         if len(units) < 2 and len(units) < _EXPLAINED * len({scene.unit[r] for r in alike}):
             break  # Slow in several unrelated components: none of them explains it.
         alone = [r for r in chosen if _stands_alone(case, alike[r])]

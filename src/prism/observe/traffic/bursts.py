@@ -191,8 +191,10 @@ def _agree(chains: Sequence[list[Chain]]) -> list[Chain | None]:
     # Parts of a step, such as micro-batches, are seen on some connections only; several steps on all that show one.
     shortest = sorted(min(c.period_ns for c in own) for own in steady if own)
     similar = [[[c for c in own if abs(c.period_ns / period - 1) <= _ALIKE] for own in steady] for period in shortest]
-    most = max((sum(map(bool, like)) for like in similar), default=0)
-    like = next((like for like in similar if sum(map(bool, like)) >= _MOSTLY * most), [])
+    num = [sum(map(bool, like)) for like in similar]
+    most = int(np.argmax(num)) if num else 0
+    like = next((similar[i] for i in range(most) if num[i] >= _MOSTLY * num[most] and _is_multiple(shortest, most, i)),
+                similar[most] if similar else [])  # fmt: skip
     like = [[c for c in own if len(c.last) >= _NEARLY * max(len(c.last) for c in own)] for own in like]
     fewest = min((own for own in like if own), key=len, default=[])
     if not fewest:
@@ -201,6 +203,12 @@ def _agree(chains: Sequence[list[Chain]]) -> list[Chain | None]:
     best = [max(own, key=first.matches, default=None) for own in like]
     least = levels.SHARE_HALF * float(np.median([first.matches(c) for c in best if c is not None]))
     return [c if c is not None and first.matches(c) >= least else None for c in best]
+
+
+def _is_multiple(period_ns: list[float], of: int, other: int) -> bool:
+    """Whether one period is two or more of another."""
+    times = period_ns[of] / period_ns[other]
+    return times > levels.RATIO_LONGER and abs(times / round(times) - 1) <= _ALIKE
 
 
 def _list_chains(messages: pl.DataFrame) -> list[Chain]:
