@@ -104,3 +104,14 @@ def test_a_log_that_only_stops_is_not_said_to_have_come_to_its_end(tmp_path):
     (tmp_path / "n1.log").write_text("".join(f"step {i} loss 2.0\n" for i in range(1, 16)))
     verdict = diagnose(read_job(str(tmp_path))).verdict
     assert verdict.confidence == 0.5 and "not how the run ended" in verdict.notes[0] and not verdict.mitigation
+
+
+@pytest.mark.parametrize(("name", "hosts"), [("node-7", ("node-7",)), ("localhost", ())])
+def test_the_name_that_torchrun_gives_every_machine_accuses_none(name, hosts):
+    text = (
+        f"{STEPS}[rank0]: RuntimeError: Connection closed by peer [10.0.0.1]:9\n"
+        "torch.distributed.elastic.multiprocessing.errors.ChildFailedError:\n"
+        f"Root Cause (first observed failure):\n[0]:\n  time      : 2024-01-01\n  host      : {name}\n"
+        "  rank      : 9 (local_rank: 1)\n  exitcode  : -9 (pid: 12)\n  error_file: <N/A>\n  traceback : Signal 9 (SIGKILL)"
+    )
+    assert verdict_of(text).hosts == hosts

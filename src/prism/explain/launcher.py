@@ -73,10 +73,10 @@ def _blocks(lines: list[LogLine]) -> list[ChildFailure]:
 
 
 def _failure_of(block: dict[str, str]) -> ChildFailure:
-    pid = _PID.search(block.get("exitcode", ""))
+    pid, host = _PID.search(block.get("exitcode", "")), block.get("host", "").strip()
     return ChildFailure(
         rank=_whole(block.get("rank")),
-        host=block.get("host", "").strip() or None,
+        host=host if host and host != "localhost" else None,  # no scheduler knows a machine by that name
         exit_code=_whole(block.get("exitcode")),
         pid=int(pid.group(1)) if pid else None,
         traceback=block.get("traceback", ""),
