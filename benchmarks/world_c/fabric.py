@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,12 +22,21 @@ class Slow:
     factor: float
     windows: tuple[Window, ...] = ALWAYS
 
+    @cached_property
+    def _is_member(self) -> NDArray[np.bool_]:
+        """By number; the last one stands for all numbers above."""
+        return np.isin(np.arange(max(self.members, default=-1) + 2), self.members)
+
+    def holds(self, numbers: Ints) -> NDArray[np.bool_]:
+        """Which of some things are slow."""
+        return self._is_member.take(numbers, mode="clip")
+
 
 def slowdown(faults: list[Slow], members: Ints, at: Floats) -> Floats:
     """How many times slower each member is at its time."""
     result = np.ones(np.broadcast(members, at).shape)
     for fault in faults:
-        hit = np.isin(members, fault.members)
+        hit = fault.holds(members)
         if not hit.any():
             continue
         edges = np.array(fault.windows).ravel()
