@@ -118,6 +118,7 @@ def test_torchruns_summary_names_rank_and_host_of_a_killed_process():
     )
     verdict = verdict_of(text)
     assert (verdict.reason, verdict.first_rank, verdict.hosts) == ("NodeFailure", 9, ("node-7",))
+    assert verdict.action == "restart", "its launcher still runs there, so the host is not lost"
 
 
 def summary_of(failures, first):

@@ -19,6 +19,11 @@ from prism.records.verdict import CATEGORY_OF_REASON, NO_FAILURE, Action, Eviden
 LAST_LINES = 40  # of the log; an agent always gets them
 MAX_EVIDENCE = 12
 ONCE = "it failed before its first step: restart once; if it fails again, stop and page"
+_KILLED = (
+    "A rank was killed from outside while it trained; its launcher lives, so its host is up. Look in the kernel log of "
+    "that host for oom-kill, and ask who else may end processes there. Restart from the last checkpoint; if it is "
+    "killed there again, test the host."
+)
 _ENDS_SILENTLY = "the log tells no trouble and not how the run ended: its exit code or the kernel log of its host would"
 MAX_EVIDENCE_CHARS = 600
 # The confidence of a verdict by the layer of its root cause; checked against the scoreboard in benchmarks/explain.py.
@@ -94,7 +99,8 @@ def _verdict_of(job: JobLog, hits: list[Hit], root: Hit, book: RuleBook) -> Verd
     # A rank that stops in the middle of training without a message has lost its process or its node.
     if suspect.vanished and job.saw_progress and root.depth < EXCEPTION_DEPTH:
         reason = "NodeFailure"
-    action, mitigation = _advice_of(root, reason, book)
+    killed = reason != root.reason and suspect.killed
+    action, mitigation = ("restart", _KILLED) if killed else _advice_of(root, reason, book)
     # If only the job itself printed something about a host, the host should be checked, not isolated.
     hearsay = reason == root.reason and blames_host(root, book) and not may_isolate(root, hits)
     action = decide(action, reason, job)

@@ -45,11 +45,15 @@ _LOCAL_HOSTS = ("127.", "0.0.0.0", "localhost", "::1")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Suspect:
-    """The rank and host that failed first, as far as the logs show; `vanished` if it left no message."""
+    """The rank and host that failed first, as far as the logs show.
+
+    `vanished` if it left no message, `killed` if its launcher, which lives, saw somebody kill it.
+    """
 
     rank: int | None = None
     host: str | None = None
     vanished: bool = False
+    killed: bool = False
     notes: tuple[str, ...] = ()
 
 
@@ -101,7 +105,8 @@ def find_suspect(job: JobLog, hits: list[Hit], root: Hit) -> Suspect:
     host = _host_at_fault(job, root, hosts, rank) if may_prove(root) or vanished else None
     if host is None and rank is not None and may_prove(root):
         host = next((f.host for f in summary.failures if f.rank == rank), None)
-    return Suspect(rank=rank, host=host, vanished=vanished, notes=_note_missing(missing))
+    killed = vanished and summary.first.was_killed
+    return Suspect(rank=rank, host=host, vanished=vanished, killed=killed, notes=_note_missing(missing))
 
 
 def find_missing_ranks(job: JobLog) -> list[int]:
