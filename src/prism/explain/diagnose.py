@@ -100,7 +100,8 @@ def _verdict_of(job: JobLog, hits: list[Hit], root: Hit, book: RuleBook) -> Verd
     if suspect.vanished and job.saw_progress and root.depth < EXCEPTION_DEPTH:
         reason = "NodeFailure"
     killed = reason != root.reason and suspect.killed
-    action, mitigation = ("restart", _KILLED) if killed else _advice_of(root, reason, book)
+    advice: tuple[Action, str] = ("restart", _KILLED) if killed else _advice_of(root, reason, book)
+    action, mitigation = advice
     # If only the job itself printed something about a host, the host should be checked, not isolated.
     hearsay = reason == root.reason and blames_host(root, book) and not may_isolate(root, hits)
     action = decide(action, reason, job)
