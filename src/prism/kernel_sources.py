@@ -30,6 +30,7 @@ KERNEL_SOURCES = (
     "observe/steps/mending.py",
     "observe/steps/spacing.py",
     "observe/timeline/spans.py",
+    "observe/traffic/bursts.py",
     "observe/traffic/change_points.py",
     "observe/traffic/clock_offsets.py",
     "observe/traffic/exports.py",

@@ -116,7 +116,7 @@ def spread(items):
 def copy_tasks(source: Path, target: Path) -> None:
     """The same tasks over the same rows in another folder."""
     target.mkdir()
-    for path in source.iterdir():
+    for path in source.glob("*.*"):  # not the folder that Python compiles functions of tasks into
         (target / path.name).write_text(path.read_text().replace(str(source), str(target)))
 
 
