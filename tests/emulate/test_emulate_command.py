@@ -19,7 +19,8 @@ app.command("emulate")(emulate.run_emulate)
 app.command("calibrate")(calibrate.run_calibrate)
 
 
-def test_the_document_has_the_shape_that_others_rely_on(tmp_path: Path) -> None:
+def test_the_document_has_the_shape_that_others_rely_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)  # a folder for the output is usually given relative to where one is
     arguments = [
         "--world-size",
         "4",
@@ -34,7 +35,7 @@ def test_the_document_has_the_shape_that_others_rely_on(tmp_path: Path) -> None:
     ]
     result = CliRunner().invoke(
         app,
-        ["emulate", *arguments, "--output", str(tmp_path), "--chakra", "--", str(SCRIPTS / "ddp.py")],
+        ["emulate", *arguments, "--output", "out", "--chakra", "--", str(SCRIPTS / "ddp.py")],
         catch_exceptions=False,
     )
     document = json.loads(result.stdout)
@@ -49,12 +50,12 @@ def test_the_document_has_the_shape_that_others_rely_on(tmp_path: Path) -> None:
     assert sum(document["split"][part] for part in ("compute", "exposed_communication", "bubble")) == pytest.approx(
         1, abs=0.01
     )
-    written = {path.name for path in tmp_path.iterdir()}
+    written = {path.name for path in (tmp_path / "out").iterdir()}
     assert written >= {
         "emulation.json", "timeline.parquet", "timeline.perfetto-trace", "report.html", "graph", "flows.parquet",
         "topology.csv", "chakra",
     }  # fmt: skip
-    assert "ms per iteration" in (tmp_path / "report.html").read_text()
+    assert "ms per iteration" in (tmp_path / "out" / "report.html").read_text()
 
 
 def test_collectives_between_two_ranks_become_a_calibration_that_is_used(

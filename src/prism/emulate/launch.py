@@ -295,7 +295,8 @@ def boot_script(config: LaunchConfig, base: RunPlan) -> Iterator[tuple[Boot, Pat
         if not 0 <= rank < config.world_size:
             raise BadConfigError(f"rank {rank} does not exist; the ranks are 0 to {config.world_size - 1}")
     with tempfile.TemporaryDirectory(prefix="prism-") as scratch:
-        folder = config.folder or Path(scratch)
+        # Absolute: the ranks know files of the run by their whole path, and the script may change its folder.
+        folder = (config.folder or Path(scratch)).resolve()
         folder.mkdir(parents=True, exist_ok=True)
         journals = Journals(config.folder.parent / "files" if config.folder else None)
         try:
