@@ -49,8 +49,10 @@ def test_every_collective_leaves_what_gloo_leaves_when_ranks_are_equal(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Also where the current folder has a file called like a package: as under torchrun, it is not imported."""
-    (tmp_path / "torch.py").write_text("raise SystemExit('a file of the current folder was run')")
-    monkeypatch.chdir(tmp_path)
+    own = tmp_path / "own"
+    own.mkdir()
+    (own / "torch.py").write_text("raise SystemExit('a file of the current folder was run')")
+    monkeypatch.chdir(own)
     run_real(SCRIPTS / "collectives.py", 2, str(tmp_path / "real.json"))
     run_alone(SCRIPTS / "collectives.py", 2, str(tmp_path / "emulated.json"))
     real, emulated = (json.loads((tmp_path / f"{name}.json").read_text()) for name in ("real", "emulated"))
@@ -81,7 +83,8 @@ def test_losses_under_ddp_are_those_of_a_real_run(tmp_path: Path) -> None:
 
 
 def test_rank_0_of_8192_boots_within_45_s_and_1_gb(tmp_path: Path) -> None:
-    script = tmp_path / "boot.py"
+    script = tmp_path / "own" / "boot.py"
+    script.parent.mkdir()
     script.write_text(
         "import sys, time, torch, torch.distributed as dist\n"
         "from torch.distributed.device_mesh import init_device_mesh\n"
