@@ -28,7 +28,8 @@ class Journals:
         self.set_aside: set[str] = set()  # what runs wrote and where it is now
         with contextlib.suppress(OSError):
             for left in self._store.iterdir():
-                if not Path("/proc", left.name).exists():
+                # A journal that somebody else left in a shared folder could name any file of this user.
+                if left.lstat().st_uid == os.getuid() and not Path("/proc", left.name).exists():
                     self._undo(left)
 
     @contextmanager
