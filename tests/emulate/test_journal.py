@@ -38,3 +38,13 @@ def test_a_journal_of_another_user_is_left_alone(tmp_path: Path, monkeypatch: py
     Journals()
     assert (tmp_path / "best.pt").read_text() == "emulated"
     assert (entry / "kept").exists()
+
+
+def test_a_damaged_journal_is_named_and_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    entry = leave_journal(tmp_path, tmp_path / "best.pt")
+    (entry / "note.json").write_text('{"path": 3}')
+    notes: list[str] = []
+    Journals().describe(notes.append)
+    assert len(notes) == 1 and "999999999: what a killed emulation kept" in notes[0]
+    assert (entry / "kept").read_text() == "the user's"

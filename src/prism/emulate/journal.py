@@ -26,11 +26,14 @@ class Journals:
         self._own = self._store / str(os.getpid())
         self._runs = 0
         self.set_aside: set[str] = set()  # what runs wrote and where it is now
-        with contextlib.suppress(OSError):
-            for left in self._store.iterdir():
-                # A journal that somebody else left in a shared folder could name any file of this user.
-                if left.lstat().st_uid == os.getuid() and not Path("/proc", left.name).exists():
+        self._unread: list[Path] = []  # journals that are damaged; nothing in them is touched
+        for left in self._store.iterdir() if self._store.is_dir() else ():
+            # A journal that somebody else left in a shared folder could name any file of this user.
+            if left.lstat().st_uid == os.getuid() and not Path("/proc", left.name).exists():
+                try:
                     self._undo(left)
+                except (OSError, ValueError, KeyError, TypeError):
+                    self._unread.append(left)
 
     @contextmanager
     def open(self) -> Iterator[str]:
@@ -46,7 +49,9 @@ class Journals:
                 self._store.rmdir()
 
     def describe(self, note: Callable[[str], None]) -> None:
-        """Say where the script's files are."""
+        """Say where the script's files are, and what an earlier emulation kept that could not be brought back."""
+        for left in self._unread:
+            note(f"{left}: what a killed emulation kept there could not be brought back; see the files kept in it")
         if self.set_aside:
             names = sorted(self.set_aside)
             more = f" and {len(names) - 3} more" if len(names) > 3 else ""
