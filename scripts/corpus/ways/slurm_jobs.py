@@ -50,9 +50,9 @@ class _Job:
             command = ["sbatch", "--parsable", *where, *self._options, str(place.scratch / "job.sh")]
             job = subprocess.run(command, capture_output=True, text=True, timeout=60).stdout.strip()
             if self._act is not None:
-                self._wait(lambda: output.exists() and "step 25/" in output.read_text(), _READY_S)
+                self._wait(lambda: _says(output, "step 25/"), _READY_S)
                 self._act(cluster, job)
-            self._wait(lambda: self._state(job) not in _ALIVE or "CANCELLED AT" in output.read_text(), _END_S)
+            self._wait(lambda: self._state(job) not in _ALIVE or _says(output, "CANCELLED AT"), _END_S)
             time.sleep(2)
 
     @staticmethod
@@ -65,6 +65,10 @@ class _Job:
     def _state(job: str) -> str:
         shown = subprocess.run(["scontrol", "show", "job", job], capture_output=True, text=True, timeout=60).stdout
         return shown.partition("JobState=")[2].split(" ")[0]
+
+
+def _says(output: Path, text: str) -> bool:
+    return output.exists() and text in output.read_text()  # a job that waits has no file yet
 
 
 def _cancel(cluster: SlurmCluster, job: str) -> None:
