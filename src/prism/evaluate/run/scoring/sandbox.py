@@ -75,8 +75,7 @@ def why_no_isolation() -> str | None:
 @cache
 def _choose_walls() -> Walls | None:
     """Bubblewrap first, unless it would have to go without our interpreter; it is run as nobody where we are root."""
-    has_interpreter = os.getuid() != 0 or _open_to_all(Path(sys.executable).resolve())
-    order: tuple[Walls, ...] = ("bubblewrap", "own") if has_interpreter else ("own", "bubblewrap")
+    order: tuple[Walls, ...] = ("bubblewrap", "own") if _has_interpreter() else ("own", "bubblewrap")
     return next((name for name in order if why_not(name) is None), None)
 
 
@@ -117,9 +116,7 @@ def view_of(config: SandboxConfig, *more: str) -> dict[str, Any]:
 
 
 def _run(program: str, test: str, config: SandboxConfig, name: Walls) -> SandboxResult:
-    python = sys.executable
-    if name == "bubblewrap" and os.getuid() == 0 and not _open_to_all(Path(python).resolve()):
-        python = "/usr/bin/python3"
+    python = "/usr/bin/python3" if name == "bubblewrap" and not _has_interpreter() else sys.executable
     task = json.dumps(make_task(program, test, config, python)).encode()
     with tempfile.TemporaryDirectory(prefix="prism-sandbox-", ignore_cleanup_errors=True) as folder:
         process = _start(name, python, config, folder)
@@ -177,6 +174,12 @@ def _bubblewrap(view: dict[str, Any]) -> list[str]:
         elif Path(path).exists():
             words += ["--ro-bind", path, path]
     return [*words, "--remount-ro", "/dev", "--remount-ro", "/", "--chdir", "/tmp"]
+
+
+def _has_interpreter() -> bool:
+    """Whether our interpreter and its libraries can be read in bubblewrap, where root is nobody."""
+    needed = (Path(sys.executable), Path(sys.base_prefix, "lib"))
+    return os.getuid() != 0 or all(_open_to_all(path.resolve()) for path in needed)
 
 
 def _open_to_all(path: Path) -> bool:
