@@ -117,7 +117,7 @@ def _list_claims(
     if found["layout"]["dp"] is not None:
         claims.append(("layout", float(found["layout"]["confidence"]), _same_degrees(job, found)))
     wanted = {(p["src"], p["dst"]): p["kinds"] for p in job["pairs"]}
-    wanted |= {(d, s): kinds for (s, d), kinds in wanted.items()}
+    wanted = {(d, s): kinds for (s, d), kinds in wanted.items()} | wanted
     for pair in found["pairs"]:
         kinds = wanted.get((pair["src"], pair["dst"]))
         if kinds is not None and pair["kind"] != "unknown":

@@ -79,6 +79,18 @@ def test_a_method_that_breaks_has_found_nothing(monkeypatch: pytest.MonkeyPatch)
     assert "ZeroDivisionError" in tally.wrong[0]
 
 
+def test_a_pair_is_held_against_the_kinds_of_its_own_direction() -> None:
+    """A ring of gradients passes a pair one way, and tokens pass it both ways."""
+    ways = [("10.0.0.1", "10.0.0.2", ["dp", "ep"]), ("10.0.0.2", "10.0.0.1", ["ep"])]
+    pairs = [{"src": src, "dst": dst, "kinds": kinds} for src, dst, kinds in ways]
+    said = [{"src": s, "dst": d, "kind": kinds[0], "confidence": 0.76} for s, d, kinds in ways]
+    job = {"name": "tokens", "endpoints": ["10.0.0.1", "10.0.0.2"], "dp": 2, "pp": 1, "pairs": pairs, "steps": []}
+    found = {"id": "job-1", "endpoints": job["endpoints"], "layout": {"dp": None, "pp": None}, "pairs": said, "steps": []}
+    board = Board()
+    score_capture(board, {"jobs": [found], "findings": []}, {"jobs": [job]}, "hand-made")
+    assert [right for what, _, right in board.claims if what == "pair"] == [True, True]
+
+
 @pytest.mark.parametrize(("named", "right"), [("job-1", 1), ("job-2", 0)])
 def test_a_culprit_that_is_the_job_itself_is_right_under_the_name_that_it_has_here(named: str, right: int) -> None:
     planted = {"kind": "load_imbalance", "type": "job|group", "id": "uneven", "endpoints": ["10.0.0.1"]}
