@@ -42,7 +42,8 @@ def place(hosts: Sequence[str] = ("h0", "h1", "h2", "h3"), lengths: Sequence[flo
 
 
 def blame(*members: int, gain: float = 100.0, window: Window = WINDOW, of_wait: float = 0.0, late_s: float = 0.1, stage: int | None = None) -> Cause:  # fmt: skip
-    return Cause(frozenset(members), window, gain, of_wait, late_s, stage)
+    gains_in = frozenset(range(window.first, window.last + 1))
+    return Cause(frozenset(members), window, gain, of_wait, late_s, stage, steps=gains_in)
 
 
 # -- which steps are slow, and whether a cause explains them
@@ -94,6 +95,17 @@ def test_a_cause_explains_slow_steps_where_half_of_their_time_is_in_its_window(
     longer = np.zeros(STEPS)
     longer[WINDOW.first], longer[WINDOW.last], longer[WINDOW.last + 1] = inside / 2, inside / 2, outside
     assert causes._explains(blame(0, gain=gain), longer) is explains
+
+
+@pytest.mark.parametrize(("late", "explains"), [([2, 4, 6], True), ([2, 4], False)])
+def test_slow_steps_in_which_somebody_else_was_late_are_not_explained(late: list[int], explains: bool) -> None:
+    longer = np.zeros(STEPS)
+    longer[2:8] = 0.02
+    gain = np.full((1, STEPS), -3.0)
+    gain[0, late] = 60.0
+    scores = Scores([Candidate(frozenset([0]))], gain, 0 * gain, 0 * gain, 0 * gain, 0 * gain)
+    cause = scores.settle(0, Window(2, 6, 0.0, 0.5))
+    assert cause.gain > 0 and causes._explains(cause, longer) is explains
 
 
 @pytest.mark.parametrize(
@@ -597,7 +609,8 @@ def test_a_candidate_is_settled_over_the_steps_of_a_window_of_which_the_best_cou
     gain = np.array([[1.0, 2.0, 4.0, 8.0, 16.0]])
     late_s = np.array([[9.0, 1.0, 5.0, 3.0, 9.0]])
     scores = Scores([Candidate(frozenset([7]), 3)], gain, gain / 2, late_s, gain / 100, 0 * gain)
-    assert scores.settle(0, Window(1, 3, 0.0, 0.5)) == Cause(frozenset([7]), Window(1, 3, 0.04, 0.5), 10.0, 5.0, 3.0, 3)
+    settled = scores.settle(0, Window(1, 3, 0.0, 0.5))
+    assert settled == blame(7, gain=10.0, window=Window(1, 3, 0.04, 0.5), of_wait=5.0, late_s=3.0, stage=3)
     assert scores.settle(0, Window(3, 3, 0.0, 1.0)).gain == 8.0  # the only step counts as it is
 
 

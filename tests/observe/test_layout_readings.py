@@ -14,7 +14,8 @@ from prism.observe.diagnose import diagnose, study_jobs
 from prism.observe.parallelism.gradient_groups import NO_GRADIENT_GROUPS, GradientGroups
 from prism.observe.parallelism.layout_model import Degrees, RankCount, rank_layouts
 from prism.observe.parallelism.layout_readings import Counts, find_groups
-from prism.observe.parallelism.message_streams import _leave_runs, _spread_beyond_chance
+from prism.observe.parallelism.message_streams import _leave_runs, _spread_beyond_chance, _twins
+from prism.observe.parallelism.pairs import choose_kind
 from prism.observe.parallelism.rank_counts import Ranks
 from prism.observe.parallelism.stages import NO_STAGES
 from prism.scenarios import make_scenario, random_scenario
@@ -122,3 +123,24 @@ def test_replicas_of_a_host_that_come_at_once_to_one_collective_are_no_parts_of_
     first, *others = rank_layouts([RankCount(ranks=40, per_host=8, readings=list(counts.read()))])
     assert first.degrees == Degrees(dp=40, pp=1, tp=1, cp=1, ep=1)
     assert first.probability < 0.95 and others[0].degrees.tp == 8  # The other one is listed.
+
+
+@pytest.mark.parametrize(("num", "answers"), [(60, [1]), (40, [])])
+def test_what_comes_back_two_messages_at_a_time_is_an_answer_if_it_is_as_much_in_all(
+    num: int, answers: list[int]
+) -> None:
+    """Eight microbatches go forward in eight records; some of their gradients come back in one record for two."""
+    table = {"bytes": np.array([4e6, 5.33e6]), "spread": np.array([0.0, 0.35]), "num": np.array([80, num])}
+    assert _twins(table, 0, np.array([1])).tolist() == answers
+
+
+def test_a_pair_of_two_kinds_is_no_less_sure_than_another() -> None:
+    """Tokens and gradients pass it both; what it is named by is right as often as where it carries one kind."""
+    sent = [(0, "dp", 10, 5e6), (0, "ep", 160, 3e5), (1, "dp", 10, 5e6), (2, "unknown", 1, 1e3)]
+    streams = pl.DataFrame(
+        [(pair, 2 * pair, 2 * pair + 1, kind, num, size) for pair, kind, num, size in sent],
+        ["pair", "src", "dst", "kind", "num", "bytes"], orient="row",
+    )  # fmt: skip
+    both, one, none = choose_kind(streams).iter_rows(named=True)
+    assert (both["kind"], both["confidence"]) == (one["kind"], one["confidence"])
+    assert none["kind"] == "unknown" and none["confidence"] <= 0.5 < one["confidence"]

@@ -489,6 +489,16 @@ def test_a_link_gains_by_the_factor_that_it_slows_large_and_small_transfers_by()
     assert told.gain > score_delays(extra_s, [0, 1], Window(2, 5, 1.0, 1.0), 1.0)
 
 
+@pytest.mark.parametrize(("even", "told"), [(True, "10.0.1.1>leaf0"), (False, "10.0.0.1>leaf0")])
+def test_of_two_slow_hops_of_a_collective_the_nic_at_both_is_slow_if_they_have_one_pace(even: bool, told: str) -> None:
+    like = np.zeros((HOSTS, STEPS))
+    like[:2, 3:] = 1.0
+    hops = [slow_pair(0, even=even), slow_pair(1, even=even)]
+    scene = set_scene(make_case([1.0] * STEPS), make_transfers(units=[0, 0, 1, 2], against_like=like), hops, hops, None)
+    (found,) = network.find_network(scene)
+    assert found.finding.culprit.id == told
+
+
 @pytest.mark.parametrize(("noise", "felt"), [(0.0, True), (0.1, False)])
 def test_what_comes_and_goes_is_felt_where_its_steps_are_longer_beyond_chance(noise: float, felt: bool) -> None:
     lengths = 1 + noise * np.random.default_rng(3).normal(size=40)

@@ -85,7 +85,13 @@ def test_a_pair_is_held_against_the_kinds_of_its_own_direction() -> None:
     pairs = [{"src": src, "dst": dst, "kinds": kinds} for src, dst, kinds in ways]
     said = [{"src": s, "dst": d, "kind": kinds[0], "confidence": 0.76} for s, d, kinds in ways]
     job = {"name": "tokens", "endpoints": ["10.0.0.1", "10.0.0.2"], "dp": 2, "pp": 1, "pairs": pairs, "steps": []}
-    found = {"id": "job-1", "endpoints": job["endpoints"], "layout": {"dp": None, "pp": None}, "pairs": said, "steps": []}
+    found = {
+        "id": "job-1",
+        "endpoints": job["endpoints"],
+        "layout": {"dp": None, "pp": None},
+        "pairs": said,
+        "steps": [],
+    }
     board = Board()
     score_capture(board, {"jobs": [found], "findings": []}, {"jobs": [job]}, "hand-made")
     assert [right for what, _, right in board.claims if what == "pair"] == [True, True]

@@ -221,7 +221,7 @@ def _take_turns(case: Case, scores: Scores, replicas: Scores | None, longer: Flo
 
 
 def _explains(cause: Cause, longer: Floats) -> bool:
-    """Whether the slow steps of a cause's window are most of all slow steps.
+    """Whether the slow steps of a cause's window in which it gains are most of all slow steps.
 
     Two steps alone explain slow steps only if these are the last ones and all of them, except the one in which it
     began: two earlier ones, such as the start of a program, name nobody.
@@ -232,7 +232,7 @@ def _explains(cause: Cause, longer: Floats) -> bool:
     left = int((longer > 0).sum() - (inside > 0).sum())
     if cause.window.length < levels.MIN_SAMPLES and (left > 1 or cause.window.last < len(longer) - 1):
         return False
-    return cause.gain > 0 and bool(inside.sum() >= levels.SHARE_HALF * longer.sum())
+    return cause.gain > 0 and bool(longer[sorted(cause.steps)].sum() >= levels.SHARE_HALF * longer.sum())
 
 
 def _list_candidates(case: Case) -> list[Candidate]:

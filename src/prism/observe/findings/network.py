@@ -99,7 +99,9 @@ def _explain(case: Case, scene: Scene, others: Sequence[Scene]) -> list[Proposal
         worst = max(p.window.mean for p in left.values())
         alike = {r: p for r, p in left.items() if p.window.mean >= _ALIKE * worst}
         ranked = rank_suspects(scene, alike, others)
-        same = [r.suspect for r in ranked if r.score == ranked[0].score and r.units == ranked[0].units]
+        equal = [r.suspect for r in ranked if r.score == ranked[0].score and r.units == ranked[0].units]
+        shared = _find_shared_nic(scene, alike, equal)
+        same = equal if shared is None else [shared]
         best = _choose(same)
         if best[0] == "switch" and _is_everywhere(best, scene, others):
             break  # It cannot be distinguished from the job itself: all wait, wherever it is.
@@ -119,9 +121,20 @@ def _explain(case: Case, scene: Scene, others: Sequence[Scene]) -> list[Proposal
             best = ("ends", best[1])
         if len({s for s in same if s[0] == "nic"}) > 2:
             chosen = [r for r in alike if scene.unit[r] in units]
-        found.append(_propose(scene, best, [scene.slow[r] for r in chosen], same, weigh_rivals(ranked, same)))
+        found.append(_propose(scene, best, [scene.slow[r] for r in chosen], same, weigh_rivals(ranked, equal)))
         left = {r: p for r, p in left.items() if r not in chosen and scene.unit[r] not in units}
     return found
+
+
+def _find_shared_nic(scene: Scene, slow: dict[int, SlowPair], same: list[Suspect]) -> Suspect | None:
+    """Of suspects that explain one collective alike the NIC at most of its slow hops, if all have one pace.
+
+    A pair would leave the other hops unexplained; a late rank has no pace.
+    """
+    hops = {s: [p for r, p in slow.items() if s in scene.touches[r]] for s in same if s[0] == "nic"}
+    most = max(map(len, hops.values()), default=0)
+    widest = [s for s, own in hops.items() if len(own) == most and all(p.even for p in own)]
+    return widest[0] if len(widest) == 1 and most > 1 else None
 
 
 def _count_pairs(suspects: list[Suspect]) -> int:

@@ -44,6 +44,7 @@ class Cause:
     late_s: float
     stage: int | None = None
     seen: bool = True  # whether any residual covers its members
+    steps: frozenset[int] = frozenset()  # of the window in which it gains
 
     def lead(self, rival: Cause | None) -> float:
         """Its lead over a rival, as a share of what the two do not gain in common."""
@@ -76,7 +77,8 @@ class Scores:
         late_s, share = (float(np.median(table[at, inside][counts])) for table in (self.late_s, self.share))
         own = self.candidates[at]
         seen = not own.members <= self.unseen
-        return Cause(own.members, replace(window, mean=share), gain, of_wait, late_s, own.stage, seen)
+        steps = frozenset((window.first + np.flatnonzero(self.gain[at, inside] > 0)).tolist())
+        return Cause(own.members, replace(window, mean=share), gain, of_wait, late_s, own.stage, seen, steps)
 
     def find_window(self, at: int) -> Window:
         """The window of steps in which a candidate gains most."""

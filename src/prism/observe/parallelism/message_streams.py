@@ -280,11 +280,16 @@ def _index_ends(src: Ints, dst: Ints) -> Callable[[int, int], Ints]:
 
 
 def _twins(table: dict[str, Floats], i: int, candidates: Ints) -> Ints:
-    """Streams among the candidates that carry messages of the same size, or whose size varies as much."""
+    """Streams among the candidates that carry messages of the same size, or whose size varies as much.
+
+    Where one way's messages were exported two at a time, all of them together still are as large.
+    """
     near = max(_SAME_SIZE, 2 * float(table["spread"][i]))
     size = np.abs(table["bytes"][candidates] / max(table["bytes"][i], 1.0) - 1) <= near
     varies = np.abs(table["spread"][candidates] - table["spread"][i]) <= _SAME_SIZE
-    alike: Ints = candidates[size & varies]
+    load = table["bytes"] * table["num"]
+    as_much = np.abs(load[candidates] / max(load[i], 1.0) - 1) <= _SAME_SIZE
+    alike: Ints = candidates[(size & varies) | as_much]
     return alike
 
 
