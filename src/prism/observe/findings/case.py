@@ -72,7 +72,7 @@ class Case:
     layout: Layout
     stages: StageMap
     steps: pl.DataFrame
-    messages: pl.DataFrame  # pair size_class stream src dst kind role per_step start_ns end_ns bytes step place num
+    messages: pl.DataFrame  # pair stream src dst kind role start_ns end_ns bytes step place num
     work: pl.DataFrame
     endpoints: pl.DataFrame
     streams: pl.DataFrame
@@ -248,7 +248,8 @@ def make_case(
 ) -> Case:  # fmt: skip
     """A case from what is known of a job; `messages` are all messages of its pairs."""
     row = find_rows(streams, messages["stream"])
-    labels = streams.select("src", "dst", "kind", "role", "per_step")[row]
+    # As text the kinds and roles of millions of messages would take four times as much room.
+    labels = streams.select("src", "dst", pl.col("kind", "role").cast(pl.Categorical))[row]
     step = find_step(messages["start_ns"].to_numpy(), steps)
     place, num = (counted.astype(np.int32) for counted in number_places(row, step.astype(np.int64), streams.height))
     counts = {"step": step, "place": place, "num": num}

@@ -47,9 +47,7 @@ def measure_durations(case: Case) -> tuple[Cells, pl.DataFrame]:
         calls = calls.take(case.messages["begun"].to_numpy()[calls.message] == 0)
     size = case.messages["bytes"].to_numpy()[calls.message]
     stream, found = number_again(calls.row, len(calls.src))
-    first = np.zeros(len(found), np.int64)
-    first[stream[::-1]] = calls.message[::-1]
-    streams = case.messages.select("pair", "src", "dst", "kind")[first].with_columns(
+    streams = case.streams.select("pair", "src", "dst", "kind")[found].with_columns(
         pl.Series("like_size", number_sizes(median_groups(size.astype(np.float64), stream, len(found))))
     )
     number, found = number_again(stream * steps + calls.step, len(found) * steps)
@@ -60,8 +58,8 @@ def measure_durations(case: Case) -> tuple[Cells, pl.DataFrame]:
     count = np.bincount(number, minlength=len(found))
     whole = (calls.end - calls.start).astype(np.float64)
     mean, most, whole = (np.bincount(number, values, len(found)) / count for values in (each, longest, whole))
-    paces = streams.select("pair", "kind")[stream].with_columns(
-        stream=pl.Series(stream),
+    paces = streams.select("pair", pl.col("kind").cast(pl.Categorical))[stream].with_columns(
+        stream=pl.Series(stream.astype(np.uint32)),
         step=pl.Series(calls.step.astype(np.int32)),
         begin_ns=pl.Series(calls.end - each.astype(np.int64)),
         end_ns=pl.Series(calls.end),

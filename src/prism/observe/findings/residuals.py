@@ -90,15 +90,17 @@ def _measure_gaps(case: Case) -> tuple[Floats, Floats]:
     calls = case.calls
     src, dst, start = calls.src[calls.row], calls.dst[calls.row], calls.start
     ends = _end_exchanges(case)
-    span = int(max(e.max() for e in ends)) - int(start.min()) + 1
-    line = (number_hosts(case) if _is_host_one(case) else np.arange(len(case.hosts))) * span - int(start.min())
-    done = np.concatenate([line[side] + end for side, end in zip((src, dst), ends, strict=True)])
+    first = int(start.min())
+    span = int(max(e.max() for e in ends)) - first + 1
+    line = (number_hosts(case) if _is_host_one(case) else np.arange(len(case.hosts))) * span
+    lines = line[src], line[dst]
+    done = np.concatenate([own + (end - first) for own, end in zip(lines, ends, strict=True)])
     done.sort(kind="stable")  # Those of one connection are in order, which this way of sorting makes use of.
-    sent, taken = (_look_back(done, line[side] + int(start.min()), line[side] + start) for side in (src, dst))
-    # The first messages of a step come after the pause that follows the one before.
-    inside = start - case.steps["start_ns"].to_numpy()[calls.step]
-    paused = np.append(0.0, case.pause_s[:-1] * 1e9)[calls.step]
-    sent, taken = (np.where(gap > inside, np.maximum(gap - paused, inside), gap) for gap in (sent, taken))
+    sent, taken = (_look_back(done, own, own + (start - first)) for own in lines)
+    if case.pause_s[:-1].any():  # The first messages of a step come after the pause that follows the one before.
+        inside = start - case.steps["start_ns"].to_numpy()[calls.step]
+        paused = np.append(0.0, case.pause_s[:-1] * 1e9)[calls.step]
+        sent, taken = (np.where(gap > inside, np.maximum(gap - paused, inside), gap) for gap in (sent, taken))
     return sent, taken
 
 

@@ -178,7 +178,7 @@ def compare_paces(transfers: Transfers, best: dict[int, SlowPair]) -> tuple[set[
         return set(), set(), set(), set()
     steps = pl.DataFrame(
         [(row, p.pair, p.kind, list(p.slow_steps)) for row, p in best.items()],
-        {"row": pl.Int64, "pair": transfers.paces["pair"].dtype, "kind": pl.String, "step": pl.List(pl.Int32)},
+        {"row": pl.Int64, **{c: transfers.paces[c].dtype for c in ("pair", "kind")}, "step": pl.List(pl.Int32)},
         orient="row",
     )
     paces = transfers.paces.filter(pl.col("pair").is_in(steps["pair"].implode()))

@@ -340,14 +340,12 @@ def _renumber(traffic: Traffic, cuts: Ints) -> Traffic:
     present, stream_pair = present[order], stream_pair[order]
     number = np.zeros(traffic.streams.height * most, np.int64)
     number[present] = np.arange(len(present))
-    size_class = np.arange(len(present)) - np.searchsorted(stream_pair, np.arange(len(begin)))[stream_pair]
     size, start, end = (traffic.messages[c].to_numpy() for c in ("bytes", "start_ns", "end_ns"))
     return replace(
         traffic,
         messages=traffic.messages.with_columns(
             pair=pl.Series(pair.astype(np.uint32)),
             stream=pl.Series(number[cell].astype(np.uint32)),
-            size_class=pl.Series(size_class[number[cell]].astype(np.uint32)),
         ),
         pairs=traffic.pairs[owner].with_columns(
             pair=pl.Series(np.arange(len(owner), dtype=np.uint32)),
@@ -360,7 +358,6 @@ def _renumber(traffic: Traffic, cuts: Ints) -> Traffic:
             {
                 "stream": np.arange(len(present), dtype=np.uint32),
                 "pair": stream_pair.astype(np.uint32),
-                "size_class": size_class.astype(np.uint32),
                 "connection": traffic.connection_of[present // most] * most + present % most,
                 "cut": traffic.streams["cut"].to_numpy()[present // most],
             }

@@ -40,7 +40,7 @@ _RUNS = levels.SHARE_HALF  # of the changes of size are left out: far fewer begi
 def find_message_streams(traffic: Traffic, job: ObservedJob) -> pl.DataFrame:
     """One row per stream of a job: how often it sends per step, how large, and whether it is answered.
 
-    Columns: stream pair size_class connection src dst src_host dst_host bytes spread num first_ns duration_ns per_step
+    Columns: stream pair connection src dst src_host dst_host bytes spread num first_ns duration_ns per_step
     presence longest_gap overlap together answered family unit. `answered` is whether messages of one size come back
     between the two hosts as often, `together` the share of messages that one comes back with at the same time; both
     are measured on a few streams of each family, those of equal rate and size. `longest_gap` is a share of the period;

@@ -237,14 +237,12 @@ def _assemble(
     pair = records.pair
     stream_pair = np.zeros(len(connection), np.int64)
     stream_pair[number] = pair
-    first_stream = np.searchsorted(stream_pair, np.arange(num_pairs + 1))
     messages = pl.DataFrame(
         {
             "pair": pair.astype(np.uint32),
             "start_ns": records.start,
             "end_ns": records.end,
             "bytes": records.size,
-            "size_class": (number - first_stream[pair]).astype(np.uint32),
             "stream": number.astype(np.uint32),
         }
     )
@@ -254,7 +252,6 @@ def _assemble(
         {
             "stream": np.arange(len(connection), dtype=np.uint32),
             "pair": stream_pair.astype(np.uint32),
-            "size_class": (np.arange(len(connection)) - first_stream[stream_pair]).astype(np.uint32),
             "connection": connection,
         }
     )

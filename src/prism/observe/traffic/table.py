@@ -18,12 +18,11 @@ Ints = NDArray[np.int64]
 class Traffic:
     """One observation: messages between numbered endpoints.
 
-    `messages`: pair start_ns end_ns bytes size_class stream, ordered by pair and start, and begun (what was sent before
-    a transfer waited) where exporters cut such transfers; `pairs`: pair src dst num bytes
-    first_ns last_ns; `endpoints`: endpoint address host_id host rail switch known. A stream is what one pair sends over
-    one connection in messages of one size; `size_class` numbers the streams of a pair, `stream` those of all pairs.
-    `begin[p]:begin[p + 1]` are the rows of pair p; `streams`: stream pair size_class connection cut, the last where an
-    active timeout cut the connection's records.
+    `messages`: pair start_ns end_ns bytes stream, ordered by pair and start, and begun (what was sent before a transfer
+    waited) where exporters cut such transfers; `pairs`: pair src dst num bytes first_ns last_ns; `endpoints`: endpoint
+    address host_id host rail switch known. A stream is what one pair sends over one connection in messages of one size.
+    `begin[p]:begin[p + 1]` are the rows of pair p; `streams`: stream pair connection cut, the last where an active
+    timeout cut the connection's records.
     """
 
     messages: pl.DataFrame
