@@ -70,18 +70,19 @@ def score_capture(board: Board, document: dict[str, Any], truth: dict[str, Any],
             board.wrong.append(f"{name} {job['name']}: not found")
             board.pairs.append(0.0)
             continue
-        exact = set(found["endpoints"]) == set(job["endpoints"]) and found["id"] not in taken
+        again = found["id"] in taken
+        exact = set(found["endpoints"]) == set(job["endpoints"]) and not again
+        # Of a job that went on as another, what began before the other is about the first.
+        told = [f for f in document["findings"] if not again or f["start_ns"] >= job["start_ns"]]
         taken.add(found["id"])
         pairs, degrees, steps = _share_of_pairs(job, found), _same_degrees(job, found), _step_error(job, found)
         board.exact += exact
         board.pairs.append(pairs)
         board.degrees += degrees
         board.steps_right += steps <= STEP_ERROR
-        board.claims += _list_claims(job, found, document["findings"])
-        board.of_two += any(
-            f["job"] == found["id"] and _is_one_of_two(job.get("culprit"), f) for f in document["findings"]
-        )
-        first, false = _judge_findings(job, found, document["findings"])
+        board.claims += _list_claims(job, found, told)
+        board.of_two += any(f["job"] == found["id"] and _is_one_of_two(job.get("culprit"), f) for f in told)
+        first, false = _judge_findings(job, found, told)
         board.first += first
         board.false += false
         if not (exact and pairs > 0.99 and degrees and steps <= STEP_ERROR and first == bool(job["culprit"])) or false:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -52,6 +53,13 @@ def write_rings(
 def open_only_case(flows: pl.DataFrame, topology: pl.DataFrame) -> Case:
     diagnosis = diagnose(flows, topology)
     return open_case(diagnosis.traffic, diagnosis.jobs[0], int(flows["end_ns"].max()))  # type: ignore[arg-type]
+
+
+def test_sampled_packets_show_silences_too_in_which_a_ring_waits() -> None:
+    flows, topology = write_rings({2: 0.4})
+    found = diagnose(flows, topology)
+    sampled = replace(found.traffic, sample_bytes=400_000.0)
+    assert open_case(sampled, found.jobs[0], int(flows["end_ns"].max())).waits_visible  # type: ignore[arg-type]
 
 
 def test_all_waiting_is_for_a_late_host() -> None:

@@ -127,6 +127,21 @@ def test_a_step_that_is_cut_where_it_broke_off_is_no_whole_step() -> None:
         assert rests_whole(template, int(template.end[-1]) + 1, config=config) == whole
 
 
+@pytest.mark.parametrize(("last", "whole"), [(5, True), (3, False)])
+def test_parameters_that_are_sent_once_at_the_start_do_not_make_whole_steps_broken(last: int, whole: bool) -> None:
+    """Idle timeouts merge records, so that bytes alone show whether a step is whole."""
+    template = make_steps([20] * 9 + [15])
+    sent = [
+        (s * SECOND + i * 100_000_000, pair)
+        for s in range(10)
+        for i in range(last if s == 9 else 5)
+        for pair in range(4)
+    ]
+    rows = [(at, pair, 1_000_000) for at, pair in sent] + [(0, pair, 7_300_000) for pair in range(4)]
+    load = pl.DataFrame(rows, ["start_ns", "pair", "bytes"], orient="row")
+    assert rests_whole(replace(template, load=load), int(template.end[-1]) + 1, config=LifeConfig()) is whole
+
+
 @pytest.mark.parametrize(
     ("sent", "breaks"),
     [

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -13,7 +14,7 @@ from plain_jobs import Made, PlainJob, make_jobs
 
 from prism.observe import build_timeline, diagnose
 from prism.observe.parallelism.connections import Connection, begin_as_one, measure_bond
-from prism.observe.phases import join_phases
+from prism.observe.phases import find_ends, join_phases
 from prism.observe.report.outputs import write_outputs
 
 CHAIN = sys.modules["prism.observe.diagnose"]
@@ -47,6 +48,15 @@ def test_a_job_that_cannot_be_studied_leaves_the_others(
     assert any(note.startswith("job-1: could not be studied further (IndexError") for note in found.notes)
     write_outputs(found, build_timeline(found), tmp_path, two_tenants.topology)
     assert (tmp_path / "report.html").stat().st_size > 0
+
+
+def test_a_job_that_goes_on_with_other_hosts_is_observed_until_then(two_tenants: Made) -> None:
+    parts = diagnose(two_tenants.flows, two_tenants.topology).jobs
+    first, later = (
+        replace(p, observed=replace(p.observed, nodes=np.array([n]))) for p, n in zip(parts, (0, 9), strict=True)
+    )
+    traffic: Any = SimpleNamespace(continued=np.array([9]), endpoints=SimpleNamespace(height=9))
+    assert find_ends(traffic, (first, later), 2**62) == {first.id: later.observed.first_ns, later.id: 2**62}
 
 
 def test_phases_of_a_job_of_which_none_can_be_studied_are_one_job(

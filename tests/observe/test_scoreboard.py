@@ -97,6 +97,29 @@ def test_a_pair_is_held_against_the_kinds_of_its_own_direction() -> None:
     assert [right for what, _, right in board.claims if what == "pair"] == [True, True]
 
 
+def test_what_began_before_a_job_went_on_as_another_is_about_the_first() -> None:
+    planted = {"kind": "hang", "type": "host", "id": "h1", "endpoints": ["10.0.0.1"]}
+    job = {"endpoints": ["10.0.0.1"], "dp": 1, "pp": 1, "pairs": [], "steps": []}
+    jobs = [
+        {**job, "name": "before", "start_ns": 0, "end_ns": 10, "culprit": planted},
+        {**job, "name": "after", "start_ns": 20, "end_ns": 30, "culprit": None},
+    ]
+    found = {
+        "id": "job-1",
+        "endpoints": ["10.0.0.1"],
+        "layout": {"dp": 1, "pp": 1, "confidence": 0.9},
+        "pairs": [],
+        "steps": [],
+    }
+    finding = {"job": "job-1", "kind": "hang", "culprit": {"type": "host", "id": "h1"}, "score": 0.9, "start_ns": 10}
+    board = Board()
+    score_capture(board, {"jobs": [found], "findings": [finding]}, {"jobs": jobs}, "hand-made")
+    assert (board.first, board.false) == (1, 0)
+    later = {**finding, "start_ns": 25}
+    score_capture(board, {"jobs": [found], "findings": [later]}, {"jobs": jobs}, "hand-made")
+    assert board.false == 1
+
+
 @pytest.mark.parametrize(("named", "right"), [("job-1", 1), ("job-2", 0)])
 def test_a_culprit_that_is_the_job_itself_is_right_under_the_name_that_it_has_here(named: str, right: int) -> None:
     planted = {"kind": "load_imbalance", "type": "job|group", "id": "uneven", "endpoints": ["10.0.0.1"]}

@@ -22,7 +22,7 @@ from prism.observe.parallelism.pairs import choose_kind, label_pairs
 from prism.observe.parallelism.rank_counts import count_own_nics, count_unseen_ranks
 from prism.observe.parallelism.stages import NO_STAGES, find_stages
 from prism.observe.parallelism.volumes import lay_out_volumes
-from prism.observe.phases import join_phases
+from prism.observe.phases import find_ends, join_phases
 from prism.observe.steps.beginnings import find_beginning
 from prism.observe.steps.cutting import STEPS, cut_steps
 from prism.observe.steps.life import Life, LifeConfig, Watched, judge_life, make_template
@@ -64,12 +64,15 @@ def diagnose(
     routes = do_beside(lambda: find_routes(flows, traffic))
     since, until = (int(x or 0) for x in (traffic.pairs["first_ns"].min(), traffic.pairs["last_ns"].max()))  # type: ignore[arg-type]
     jobs = tuple(study(traffic, recognise_jobs(traffic, estimate_period)))
-    jobs = tuple(do_each(lambda job: _tell_life(traffic, job, since, until), jobs))
+    ends = find_ends(traffic, jobs, until)
+    jobs = tuple(do_each(lambda job: _tell_life(traffic, job, since, ends[job.id]), jobs))
     examined = jobs if needs_findings is None else [job for job in jobs if needs_findings(job)]
     notes = [*traffic.notes, *((clocks.note,) if clocks.note else ())]
     notes += [f"{job.id}: {note}" for job in jobs for note in job.notes]
     studied = [job for job in examined if job.studied]
-    cases = [case for _, case in try_each(lambda job: open_case(traffic, job, until), studied, lambda j: j.id, notes)]
+    cases = [
+        case for _, case in try_each(lambda job: open_case(traffic, job, ends[job.id]), studied, lambda j: j.id, notes)
+    ]
     findings = find_all(cases, routes.result(), notes)
     unclear = {case.job.id for case in cases if case.wanders}
     jobs = tuple(_agree_with(findings, unclear, job) for job in jobs)
@@ -121,7 +124,7 @@ def open_case(traffic: Traffic, job: JobDiagnosis, until_ns: int) -> Case:
         case, bursts=job.bursts is not None, regular=job.regular, sent_until_ns=sent_until_ns,
         beginning=job.life.beginning,
     )  # fmt: skip
-    return replace(case, saves=saves, waits_visible=job.visible.waits and not traffic.sample_bytes)
+    return replace(case, saves=saves, waits_visible=job.visible.waits)
 
 
 def study_job(

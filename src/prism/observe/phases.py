@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -17,12 +17,10 @@ def join_phases(
     traffic: Traffic, jobs: Sequence[JobDiagnosis], findings: Sequence[Finding]
 ) -> tuple[tuple[JobDiagnosis, ...], tuple[Finding, ...]]:
     """The jobs with those that continue an earlier one added to it, and the findings under the names that are left."""
-    owner = {int(node): job.id for job in jobs for node in job.observed.nodes}
     name = {job.id: job.id for job in jobs}
-    for node in traffic.continued.tolist():
-        earlier, later = owner.get(node - traffic.endpoints.height), owner.get(node)
-        if earlier is not None and later is not None and name[later] == later != name[earlier]:
-            name[later] = name[earlier]
+    for one, other in _list_continued(traffic, jobs):
+        if name[other.id] == other.id != name[one.id]:
+            name[other.id] = name[one.id]
     if all(new == old for old, new in name.items()):
         return tuple(jobs), tuple(findings)
     phases: dict[str, list[JobDiagnosis]] = {}
@@ -31,6 +29,23 @@ def join_phases(
     joined = {first: _join(parts) for first, parts in phases.items()}
     kept = tuple(joined[job.id] for job in jobs if job.id in joined)
     return kept, tuple(replace(finding, job=name.get(finding.job, finding.job)) for finding in findings)
+
+
+def find_ends(traffic: Traffic, jobs: Sequence[JobDiagnosis], until_ns: int) -> dict[str, int]:
+    """Until when each job is observed: till it goes on with other hosts, or to the end."""
+    ends = {job.id: until_ns for job in jobs}
+    for one, other in _list_continued(traffic, jobs):
+        ends[one.id] = min(ends[one.id], other.observed.first_ns)
+    return ends
+
+
+def _list_continued(traffic: Traffic, jobs: Sequence[JobDiagnosis]) -> Iterator[tuple[JobDiagnosis, JobDiagnosis]]:
+    """Jobs that go on as another one."""
+    owner = {int(node): job for job in jobs for node in job.observed.nodes}
+    for node in traffic.continued.tolist():
+        one, other = owner.get(node - traffic.endpoints.height), owner.get(node)
+        if one is not None and other is not None and one.id != other.id:
+            yield one, other
 
 
 def _join(parts: list[JobDiagnosis]) -> JobDiagnosis:

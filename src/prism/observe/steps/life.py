@@ -175,8 +175,9 @@ def rests_whole(template: StepTemplate, at_ns: int, *, config: LifeConfig) -> bo
 def _sent_whole_steps(template: StepTemplate, at_ns: int) -> bool:
     """Whether nearly every pair has sent the same whole number of steps since the job began, wherever steps are cut.
 
-    What came before a silence does not count: the job may have been started again. A pair's messages are counted
-    together, for messages of nearly one size may be in either of two streams.
+    What came before a silence does not count: the job may have been started again. Nor need what came before the first
+    boundary after it: parameters may be sent once. A pair's messages are counted together, for messages of nearly one
+    size may be in either of two streams.
     """
     start = template.start[: np.searchsorted(template.start, at_ns, side="right")]
     silent = start[1:] - np.maximum.accumulate(template.end[: len(start)])[:-1]
@@ -184,7 +185,8 @@ def _sent_whole_steps(template: StepTemplate, at_ns: int) -> bool:
     since = int(template.start[long[-1] + 1 if len(long) else 0])
     usual = np.bincount(template.pair, template.usual).astype(np.float64)
     sent = np.bincount(template.pair, template.count_since(since, at_ns))
-    return _are_whole(sent, usual, 0.0) or _sent_whole_loads(template, since, at_ns)
+    bounds = [since, *template.begin[template.begin > since][:1].tolist()]
+    return _are_whole(sent, usual, 0.0) or any(_sent_whole_loads(template, bound, at_ns) for bound in bounds)
 
 
 def _sent_whole_loads(template: StepTemplate, since_ns: int, at_ns: int) -> bool:
