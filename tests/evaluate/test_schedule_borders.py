@@ -11,9 +11,10 @@ from test_schedule_parts import MODEL, PRIOR, make_desk, make_pool, make_work, m
 from test_scheduler import MODEL as STEP_1
 from test_scheduler import make_dataset, make_priors, of, start
 
+from prism.errors import PrismError
 from prism.evaluate.schedule import events
-from prism.evaluate.schedule.actions import ReportFailure, StartInference
-from prism.evaluate.schedule.bound import Supply, _fits, _needed_s
+from prism.evaluate.schedule.actions import LoadCheckpoint, ReportFailure, StartInference
+from prism.evaluate.schedule.bound import Supply, _fits, _needed_s, lower_bound_s
 from prism.evaluate.schedule.cluster import RunningTrial
 from prism.evaluate.schedule.cutting import CuttingConfig, Outlook, cut_trial
 from prism.evaluate.schedule.hardware import Hardware
@@ -90,6 +91,45 @@ def test_a_worker_is_suspended_after_failures_in_a_row_and_only_where_there_is_a
     for now_s in (5, 6, 7):
         fail(alone, "n0g0", now_s)
     assert alone._cluster.states["n0g0"].suspended == ""
+
+
+def test_what_a_suspended_worker_had_to_do_goes_to_the_others() -> None:
+    models = [replace(STEP_1, name=name) for name in ("one", "two")]
+    scheduler = Scheduler(models, [make_dataset("d", 1000)], make_priors(1.0, "d"), SchedulerConfig(max_strikes=1))
+    start(scheduler, nodes=3)
+    groups = [state.group for state in scheduler._cluster.states.values()]
+    alone = next(
+        name for name, group in zip(scheduler._cluster.states, groups, strict=True) if groups.count(group) == 1
+    )
+    fail(scheduler, alone, 5)
+    assert scheduler._cluster.states[alone].suspended == "broken"
+    running = run_of(scheduler, scheduler._cluster.usable[0].worker.id)
+    scheduler.handle(events.InferenceFinished(now_s=6, trial=running.trial.id))
+    assert {state.group for state in scheduler._cluster.usable} == {"one", "two"}
+
+
+@pytest.mark.parametrize("lost", [True, False], ids=["the worker is gone", "the worker is still there"])
+def test_a_failed_part_waits_for_a_worker_without_loading_its_model_again(lost: bool) -> None:
+    scheduler = Scheduler([STEP_1], [make_dataset("d", 1, splittable=False)], make_priors(1.0, "d"))
+    start(scheduler, nodes=2)
+    (busy,) = (state.worker.id for state in scheduler._cluster.states.values() if state.running)
+    scheduler._cluster.memories["n1" if busy == "n0g0" else "n0"].loaded["step-1"] = 1000
+    gone = [events.WorkerLost(now_s=5, worker=f"n{n}g0") for n in (0, 1)] if lost else []
+    trial = run_of(scheduler, busy).trial.id
+    failed = events.InferenceFailed(now_s=5, trial=trial, failure=events.Failure.OTHER, text="broken")
+    answers = scheduler.handle(failed, *gone)
+    assert not of(LoadCheckpoint, answers)
+    pool = scheduler._ledger.pools["step-1"]["d"]
+    assert (len(pool.retrying), len(pool.running), len(of(StartInference, answers))) == (lost, not lost, not lost)
+
+
+def test_a_load_that_is_over_began_at_no_time() -> None:
+    scheduler = Scheduler([STEP_1], [make_dataset("d", 10)], make_priors(1.0, "d"))
+    start(scheduler, load=False)
+    memory = scheduler._cluster.memories["n0"]
+    assert memory.began_s == {"step-1": 0}
+    scheduler.handle(events.CheckpointLoaded(now_s=4, node="n0", checkpoint="step-1", seconds=4.0))
+    assert memory.began_s == {}
 
 
 def test_a_worker_keeps_the_datasets_that_it_used_last() -> None:
@@ -218,6 +258,13 @@ def make_attempt(end_s: float, *ready_s: float, min_part_s: float = 1.0) -> _Att
     return _Attempt(slots, end_s, min_part_s)
 
 
+@pytest.mark.parametrize(("trusted", "worker"), [(True, "w1"), (False, "w0")])
+def test_a_known_run_time_goes_to_the_fullest_worker_and_a_guess_to_the_emptiest(trusted: bool, worker: str) -> None:
+    attempt = make_attempt(10.0, 0.0, 5.0)
+    assert attempt.place(make_work("a", 2, trusted=trusted), 2)
+    assert [placed.worker for placed in attempt.placed] == [worker]
+
+
 @pytest.mark.parametrize(
     ("samples", "left"),
     [(4, 4), (5, 1)],
@@ -288,7 +335,31 @@ def test_a_dataset_is_made_ready_as_often_as_it_is_shared(
     assert _needed_s(work, 6.0, smallest_s, shared_s) == pytest.approx(needed_s)
 
 
+@pytest.mark.parametrize(("splittable", "bound_s"), [(True, 3.0), (False, 21.0)])
+def test_nothing_ends_before_its_smallest_piece_is_inferred_and_scored(splittable: bool, bound_s: float) -> None:
+    supply = Supply(ready_s=(0.0,) * 1000, start_s=0.0, cpus=1000)
+    work = make_work("a", 10, setup_s=1.0, score_s=1.0, splittable=splittable)
+    assert lower_bound_s([work], supply) == pytest.approx(bound_s, rel=1e-3)
+
+
+def test_the_bound_of_a_run_counts_its_shortest_start() -> None:
+    records = [
+        Record(dataset=name, parameters=10, infer_s=1.0, setup_s=0.0, start_s=start_s, score_s=0.0)
+        for name, start_s in (("a", 2.0), ("b", 50.0))
+    ]
+    scheduler = Scheduler([STEP_1], [make_dataset("a", 10), make_dataset("b", 10)], Priors(records))
+    start(scheduler, load=False)
+    assert scheduler.lower_bound_s() == pytest.approx(2.0 + 20.0, abs=0.01)
+
+
 # -- run times
+
+
+def test_a_record_of_half_a_second_is_a_record_and_one_of_less_than_nothing_is_none() -> None:
+    for name in ("infer_s", "score_s", "setup_s", "start_s"):
+        assert getattr(Record(dataset="d", parameters=1, **{name: 0.5}), name) == 0.5
+        with pytest.raises(PrismError, match=name):
+            Record(dataset="d", parameters=1, **{name: -0.5})
 
 
 def test_guesses_are_far_less_sure_than_records() -> None:

@@ -145,9 +145,8 @@ class Scheduler:
                 self._cluster.add_node(event.node)
                 self._scores.cpus[event.node.id] = event.node.cpus
             case events.WorkerJoined():
-                self._lose(event.worker.id)
-                if self._cluster.add_worker(event.worker):
-                    self._planner.regroup()
+                self._lose(event.worker.id)  # regroups, too
+                self._cluster.add_worker(event.worker)
             case events.WorkerLost():
                 self._lose(event.worker)
             case events.NodeLost():
