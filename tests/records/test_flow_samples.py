@@ -65,6 +65,18 @@ def test_a_pause_far_longer_than_the_gaps_ends_a_transfer() -> None:
     assert found["sampling_rate"].to_list() == [RATE, RATE] and set(found["src"]) == {"10.0.0.1"}
 
 
+@pytest.mark.parametrize(
+    ("inside", "pause", "cut"),
+    [(10, 600, True), (10, 59, False), (4, 600, True), (2, 600, False)],
+    ids=["far longer", "less than six times the usual gap", "five gaps before it", "four gaps in all"],
+)
+def test_a_transfer_ends_between_the_gaps_inside_it_and_a_pause(inside: int, pause: int, cut: bool) -> None:
+    gaps_ms = [10] * inside + [20, pause]  # a transfer of a few samples, a pause, and one sample more
+    times = [sum(gaps_ms[:k]) for k in range(len(gaps_ms) + 1)]
+    made = rebuild_transfers(make_samples(times, rate=RATE))
+    assert made["packets"].to_list() == ([RATE * (inside + 2), RATE] if cut else [RATE] * (inside + 3))
+
+
 def test_samples_without_pauses_stay_single_and_connections_are_cut_apart() -> None:
     other = make_samples(range(30)).with_columns(dst=pl.lit("10.0.0.3"))
     found = rebuild_transfers(pl.concat([make_samples(BURSTS), other]))

@@ -14,7 +14,7 @@ from prism.records import FlowOptions, files, load_flows, read_flows, scan_flows
 from prism.records import compression as compressed
 from prism.records.delimited import is_flow_message
 from prism.records.flow_files import make_flows
-from prism.records.json_tables import _DEEPEST, _to_text
+from prism.records.json_tables import _DEEPEST, _to_text, read_json_lines
 from prism.records.settings import parse_mapping
 from prism.records.text_tables import find_text_table
 from prism.records.times import infer_unit
@@ -165,3 +165,9 @@ def test_a_column_of_times_without_a_value_is_named() -> None:
 def test_the_row_that_ends_before_it_starts_is_counted_from_one() -> None:
     with pytest.raises(BadRowError, match="spans row 2: 'end_ns' is 3, before its start_ns 7"):
         check_times(pl.DataFrame({"start_ns": [0, 7], "end_ns": [1, 3]}), "spans")
+
+
+def test_a_line_that_is_no_object_is_named_and_the_others_are_read() -> None:
+    read = read_json_lines('{"src": "a"}\n7\n\n{"src": "b"\n{"src": "c"}')
+    assert read.frame["src"].to_list() == ["a", "c"] and read.lines == [1, 5]
+    assert [number for number, _ in read.bad_lines] == [2, 4] and read.bad_lines[0][1] == "not a JSON object"

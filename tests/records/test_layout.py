@@ -29,6 +29,13 @@ def test_confidence_is_that_of_all_degrees_or_the_joint_one() -> None:
     assert Layout().confidence == 0.0 and UNKNOWN.value is None
 
 
+def test_a_capped_layout_is_nowhere_surer_than_the_cap() -> None:
+    layout = Layout(dp=Degree(4, 0.9), pp=Degree(2, 0.5), groups=(Group(kind="dp", members=("a",), confidence=0.7),))
+    capped = layout.cap(0.6)
+    assert (capped.dp.confidence, capped.pp.confidence, capped.groups[0].confidence) == (0.6, 0.5, 0.6)
+    assert capped.joint == layout.confidence and Layout(joint=0.9).cap(0.6).joint == 0.6
+
+
 def test_other_layouts_stand_in_the_document_the_likeliest_first() -> None:
     others = tuple(Alternative(dp=n, pp=1, tp=1, cp=1, ep=1, probability=1 / n) for n in (2, 4))
     found = Layout(alternatives=others).to_json()["alternatives"]

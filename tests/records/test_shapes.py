@@ -26,6 +26,7 @@ from prism.records import (
     read_table,
     write_table,
 )
+from prism.records.shape import describe
 
 SHAPES = [TOPOLOGY, SPANS, OPS, RANKS, GROUPS, FINDINGS, JOBS, LOG]
 # Quotes, separators, line breaks and other scripts must survive; a lone surrogate or NUL is not text.
@@ -123,3 +124,18 @@ def test_no_bytes_crash_a_table_reader(
     with pytest.raises(InputError) as caught:
         read_table(path, shape)
     assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("dtype", "words"),
+    [
+        (pl.Int32(), "a whole number"),
+        (pl.Float64(), "a number"),
+        (pl.String(), "text"),
+        (pl.Boolean(), "true or false"),
+        (pl.Enum(["a", "b"]), "one of a, b"),
+        (pl.Date(), "date"),
+    ],
+)
+def test_types_are_described_in_words(dtype: pl.DataType, words: str) -> None:
+    assert describe(dtype) == words
