@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from itertools import permutations
 from typing import Any
 
 import numpy as np
@@ -272,16 +273,19 @@ def test_every_step_ends_with_the_rank_that_is_last_in_it() -> None:
     assert solution.step_end_ns.tolist() == [11, 36, 38] and solution.step_ns.tolist() == [11, 25, 2]
 
 
-def test_a_member_without_a_measured_time_pays_the_price_and_measured_ones_their_own() -> None:
-    graph = build(
+@pytest.mark.parametrize("turn", [1, -1])
+def test_a_member_without_a_measured_time_pays_the_price_and_measured_ones_their_own(turn: int) -> None:
+    members: list[Writer] = [
         lambda p: p.collective("all_reduce", "pp", 80, duration_ns=0),
         lambda p: (p.compute("a", 10), p.collective("all_reduce", "pp", 80, duration_ns=500)),
         lambda p: (p.compute("a", 20), p.collective("all_reduce", "pp", 80)),
-    )
+    ]
+    graph = build(*members[::turn])
     priced = build(*[lambda p: (p.compute("a", 20), p.collective("all_reduce", "pp", 80))] * 3)
     price = times(priced, 0)[-1][2] - 20
     assert price > 0
-    assert [times(graph, rank)[-1] for rank in range(3)] == [(0, 20, 20), (10, 20, 520), (20, 20, 20 + price)]
+    found = [times(graph, rank)[-1] for rank in range(3)]
+    assert found[::turn] == [(0, 20, 20), (10, 20, 520), (20, 20, 20 + price)]
 
 
 @pytest.mark.parametrize("receiver_first", [True, False])
@@ -350,21 +354,25 @@ def test_ranks_of_one_program_pay_the_price_of_their_own_placement() -> None:
     assert sorted(ends) == [[1008, 1016, 1024], [2008, 2016, 2024]]
 
 
-def test_a_batch_with_two_receives_is_woken_once_by_the_last_of_them() -> None:
+@pytest.mark.parametrize("places", list(permutations(range(3))))
+def test_a_batch_with_two_receives_is_woken_once_by_the_last_of_them(places: tuple[int, int, int]) -> None:
+    collector, early, late = places
+
     def gather(p: Any) -> None:
         with p.batch():
-            p.recv("pp", 10, peer=1)
-            p.recv("pp", 10, peer=2)
+            p.recv("pp", 10, peer=early)
+            p.recv("pp", 10, peer=late)
         p.compute("b", 3)
-        p.send("pp", 5, peer=1)
+        p.send("pp", 5, peer=early)
 
-    graph = build(
+    writers: list[Writer] = [
         gather,
-        lambda p: (p.compute("a", 40), p.send("pp", 10, peer=0), p.recv("pp", 5, peer=0)),
-        lambda p: (p.compute("a", 90), p.send("pp", 10, peer=0)),
-    )
-    assert times(graph, 0) == [(0, 40, 60), (0, 90, 110), (110, 110, 113), (113, 113, 128)]
-    assert times(graph, 1) == [(0, 0, 40), (40, 40, 60), (60, 113, 128)]
+        lambda p: (p.compute("a", 40), p.send("pp", 10, peer=collector), p.recv("pp", 5, peer=collector)),
+        lambda p: (p.compute("a", 90), p.send("pp", 10, peer=collector)),
+    ]
+    graph = build(*(writers[places.index(rank)] for rank in range(3)))
+    assert times(graph, collector) == [(0, 40, 60), (0, 90, 110), (110, 110, 113), (113, 113, 128)]
+    assert times(graph, early) == [(0, 0, 40), (40, 40, 60), (60, 113, 128)]
 
 
 def test_the_work_list_is_empty_and_every_lane_counted_at_the_end() -> None:
