@@ -13,7 +13,7 @@ from test_scheduler import make_dataset, make_priors, of, start
 
 from prism.errors import PrismError
 from prism.evaluate.schedule import events
-from prism.evaluate.schedule.actions import LoadCheckpoint, ReportFailure, StartInference
+from prism.evaluate.schedule.actions import Finish, LoadCheckpoint, ReportFailure, StartInference
 from prism.evaluate.schedule.bound import Supply, _fits, _needed_s, lower_bound_s
 from prism.evaluate.schedule.cluster import RunningTrial
 from prism.evaluate.schedule.cutting import CuttingConfig, Outlook, cut_trial
@@ -21,7 +21,7 @@ from prism.evaluate.schedule.hardware import Hardware
 from prism.evaluate.schedule.learning import BatchTrials, Effect, Effects, Errors
 from prism.evaluate.schedule.ledger import Ledger
 from prism.evaluate.schedule.packing import Slot, _Attempt, _urgency
-from prism.evaluate.schedule.priors import Priors, Record, Took
+from prism.evaluate.schedule.priors import Prior, Priors, Record, Took
 from prism.evaluate.schedule.scheduler import Scheduler, SchedulerConfig
 from prism.evaluate.schedule.score_queue import ScoreQueue, Scoring
 from prism.evaluate.schedule.standing import measure_progress
@@ -130,6 +130,18 @@ def test_a_load_that_is_over_began_at_no_time() -> None:
     assert memory.began_s == {"step-1": 0}
     scheduler.handle(events.CheckpointLoaded(now_s=4, node="n0", checkpoint="step-1", seconds=4.0))
     assert memory.began_s == {}
+
+
+def test_the_end_is_announced_once() -> None:
+    scheduler = Scheduler([STEP_1], [make_dataset("d", 1)], make_priors(1.0, "d"))
+    start(scheduler)
+    running = run_of(scheduler, "n0g0")
+    (one,) = running.left
+    answers = scheduler.handle(events.PartInferred(now_s=5, trial=running.trial.id, part=one, seconds=1))
+    assert not of(Finish, answers)
+    finished = events.ScoreFinished(now_s=6, part=one, seconds=1)
+    assert len(of(Finish, scheduler.handle(finished))) == 1
+    assert not of(Finish, scheduler.handle(events.Tick(now_s=7)))
 
 
 def test_a_worker_keeps_the_datasets_that_it_used_last() -> None:
@@ -265,6 +277,25 @@ def test_a_known_run_time_goes_to_the_fullest_worker_and_a_guess_to_the_emptiest
     assert [placed.worker for placed in attempt.placed] == [worker]
 
 
+def test_a_worker_goes_on_with_what_it_holds_as_long_as_the_last_score_allows() -> None:
+    attempt = make_attempt(10.0, 0.0)
+    assert attempt.keep(make_work("a", 20, score_s=3.0), [(False, "w0")]) == 20 - 7
+
+
+@pytest.mark.parametrize(
+    ("prior", "outlook", "count"),
+    [
+        (replace(PRIOR, infer_s=0.5, score_s=0.0), Outlook(left_s=10.0), 20),  # what infers within the 10 s left
+        (replace(PRIOR, infer_s=0.5, score_s=2.0, measured=False), Outlook(), 1),  # unproven: as little as possible
+    ],
+    ids=["until the end", "a part whose score alone is long enough"],
+)
+def test_a_part_is_as_long_as_its_run_time_and_score_ask_for(prior: Prior, outlook: Outlook, count: int) -> None:
+    config = CuttingConfig(min_part_s=1.0)
+    trial = cut_trial(make_desk(("d", 100)), {"d": make_pool(prior=prior)}, "t", config, outlook)
+    assert trial is not None and trial.parts == (part(0, count),)
+
+
 @pytest.mark.parametrize(
     ("samples", "left"),
     [(4, 4), (5, 1)],
@@ -340,6 +371,7 @@ def test_nothing_ends_before_its_smallest_piece_is_inferred_and_scored(splittabl
     supply = Supply(ready_s=(0.0,) * 1000, start_s=0.0, cpus=1000)
     work = make_work("a", 10, setup_s=1.0, score_s=1.0, splittable=splittable)
     assert lower_bound_s([work], supply) == pytest.approx(bound_s, rel=1e-3)
+    assert lower_bound_s([make_work("b", 1), work], supply) == pytest.approx(bound_s, rel=1e-3)
 
 
 def test_the_bound_of_a_run_counts_its_shortest_start() -> None:
