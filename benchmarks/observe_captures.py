@@ -72,8 +72,9 @@ def score_capture(board: Board, document: dict[str, Any], truth: dict[str, Any],
             continue
         again = found["id"] in taken
         exact = set(found["endpoints"]) == set(job["endpoints"]) and not again
-        # Of a job that went on as another, what began before the other is about the first.
-        told = [f for f in document["findings"] if not again or f["start_ns"] >= job["start_ns"]]
+        # Of a job that went on as another, what is over when the other has made a step is about the first.
+        begun = max((s["start_ns"] + s["duration_ns"] for s in job["steps"][:1] if again), default=0)
+        told = [f for f in document["findings"] if not begun or f["end_ns"] > begun]
         taken.add(found["id"])
         pairs, degrees, steps = _share_of_pairs(job, found), _same_degrees(job, found), _step_error(job, found)
         board.exact += exact

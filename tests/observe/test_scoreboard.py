@@ -97,12 +97,12 @@ def test_a_pair_is_held_against_the_kinds_of_its_own_direction() -> None:
     assert [right for what, _, right in board.claims if what == "pair"] == [True, True]
 
 
-def test_what_began_before_a_job_went_on_as_another_is_about_the_first() -> None:
+def test_what_was_over_when_a_job_went_on_as_another_is_about_the_first() -> None:
     planted = {"kind": "hang", "type": "host", "id": "h1", "endpoints": ["10.0.0.1"]}
     job = {"endpoints": ["10.0.0.1"], "dp": 1, "pp": 1, "pairs": [], "steps": []}
     jobs = [
-        {**job, "name": "before", "start_ns": 0, "end_ns": 10, "culprit": planted},
-        {**job, "name": "after", "start_ns": 20, "end_ns": 30, "culprit": None},
+        {**job, "name": "before", "culprit": planted},
+        {**job, "name": "after", "steps": [{"start_ns": 20, "duration_ns": 5}], "culprit": None},
     ]
     found = {
         "id": "job-1",
@@ -111,12 +111,12 @@ def test_what_began_before_a_job_went_on_as_another_is_about_the_first() -> None
         "pairs": [],
         "steps": [],
     }
-    finding = {"job": "job-1", "kind": "hang", "culprit": {"type": "host", "id": "h1"}, "score": 0.9, "start_ns": 10}
+    finding = {"job": "job-1", "kind": "hang", "culprit": {"type": "host", "id": "h1"}, "score": 0.9, "end_ns": 21}
     board = Board()
     score_capture(board, {"jobs": [found], "findings": [finding]}, {"jobs": jobs}, "hand-made")
     assert (board.first, board.false) == (1, 0)
-    later = {**finding, "start_ns": 25}
-    score_capture(board, {"jobs": [found], "findings": [later]}, {"jobs": jobs}, "hand-made")
+    lasting = {**finding, "end_ns": 30}
+    score_capture(board, {"jobs": [found], "findings": [lasting]}, {"jobs": jobs}, "hand-made")
     assert board.false == 1
 
 
