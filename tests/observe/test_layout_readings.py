@@ -125,13 +125,13 @@ def test_replicas_of_a_host_that_come_at_once_to_one_collective_are_no_parts_of_
     assert first.probability < 0.95 and others[0].degrees.tp == 8  # The other one is listed.
 
 
-@pytest.mark.parametrize(("num", "answers"), [(60, [1]), (40, [])])
+@pytest.mark.parametrize(("num", "sampled", "answers"), [(60, True, [1]), (40, True, []), (60, False, [])])
 def test_what_comes_back_two_messages_at_a_time_is_an_answer_if_it_is_as_much_in_all(
-    num: int, answers: list[int]
+    num: int, sampled: bool, answers: list[int]
 ) -> None:
     """Eight microbatches go forward in eight records; some of their gradients come back in one record for two."""
     table = {"bytes": np.array([4e6, 5.33e6]), "spread": np.array([0.0, 0.35]), "num": np.array([80, num])}
-    assert _twins(table, 0, np.array([1])).tolist() == answers
+    assert _twins(table, 0, np.array([1]), merged=sampled).tolist() == answers
 
 
 def test_a_pair_of_two_kinds_is_no_less_sure_than_another() -> None:

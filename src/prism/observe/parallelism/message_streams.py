@@ -236,15 +236,16 @@ def _find_answers(traffic: Traffic, streams: pl.DataFrame, lost: float) -> pl.Da
     by_ends = _index_ends(table["src"], table["dst"])
     by_hosts = _index_ends(table["src_host"], table["dst_host"])
     found = []
+    sampled = traffic.sample_bytes > 0
     families, grouped = np.unique(table["family"], return_inverse=True)
     for f, family in enumerate(families.tolist()):
         members = np.flatnonzero(grouped == f)
         shares = []
         for i in choose_some(members, _ASKED).tolist():
-            back = _twins(table, i, by_ends(table["dst"][i], table["src"][i]))
+            back = _twins(table, i, by_ends(table["dst"][i], table["src"][i]), merged=sampled)
             if table["num"][back].sum() < _AS_OFTEN * table["num"][i]:
                 # A message enters a host by its receiver's NIC, so what comes back may go by others.
-                back = _twins(table, i, by_hosts(table["dst_host"][i], table["src_host"][i]))
+                back = _twins(table, i, by_hosts(table["dst_host"][i], table["src_host"][i]), merged=sampled)
             if not len(back):
                 shares.append((0.0, 0.0))
                 continue
@@ -279,16 +280,16 @@ def _index_ends(src: Ints, dst: Ints) -> Callable[[int, int], Ints]:
     return look_up
 
 
-def _twins(table: dict[str, Floats], i: int, candidates: Ints) -> Ints:
+def _twins(table: dict[str, Floats], i: int, candidates: Ints, *, merged: bool) -> Ints:
     """Streams among the candidates that carry messages of the same size, or whose size varies as much.
 
-    Where one way's messages were exported two at a time, all of them together still are as large.
+    Where one way's messages may be `merged`, since samples do not show where to split them, all are as large together.
     """
     near = max(_SAME_SIZE, 2 * float(table["spread"][i]))
     size = np.abs(table["bytes"][candidates] / max(table["bytes"][i], 1.0) - 1) <= near
     varies = np.abs(table["spread"][candidates] - table["spread"][i]) <= _SAME_SIZE
     load = table["bytes"] * table["num"]
-    as_much = np.abs(load[candidates] / max(load[i], 1.0) - 1) <= _SAME_SIZE
+    as_much = merged & (np.abs(load[candidates] / max(load[i], 1.0) - 1) <= _SAME_SIZE)
     alike: Ints = candidates[(size & varies) | as_much]
     return alike
 
