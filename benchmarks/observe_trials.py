@@ -34,7 +34,7 @@ import polars as pl
 from observe_stock import compare_steps, read_steps
 from prism.collect import read_packets
 from prism.collect.flow_inputs import load_inputs
-from prism.observe.diagnose import diagnose
+from prism.observe.diagnose import MIXED, diagnose
 from prism.observe.diagnosis import Diagnosis, JobDiagnosis
 from prism.testbed.cpu_share import run_first
 from prism.testbed.lab import capture_packets, export_flows, why_no_lab
@@ -180,7 +180,8 @@ def score(trial: Trial, folder: Path, seen: str) -> tuple[dict[str, str], str]:
         "culprit": _judge_culprit(trial, found, jobs, addresses),
     }
     if trial.beside and len(jobs) == 1 and verdicts["hosts"] == "unknown":
-        verdicts["hosts"] = "WRONG"  # One job where there are two.
+        # One job where there are two, unless it says that it may be several.
+        verdicts["hosts"] = "unknown" if MIXED in jobs[0].notes else "WRONG"
     layout = " ".join(f"{k}{getattr(job.layout, k).value}" for k in ("dp", "pp", "tp") if getattr(job.layout, k).value)
     said = "; ".join(f"{f.kind} {f.culprit.id} {f.score:.2f}" for f in found.findings if f.job in {j.id for j in jobs})
     text = f"{len(jobs)} jobs {len(job.endpoints)} of {trial.hosts} hosts {layout} {job.layout.confidence:.2f}"

@@ -63,6 +63,22 @@ def test_a_rank_that_is_killed_while_all_compute_is_one_of_two_that_began_no_fur
     assert named == [("hang", "group", "10.204.54.3,10.204.54.4")]
 
 
+def test_a_rank_that_is_killed_is_one_of_two_where_a_neighbour_still_takes_a_part_of_the_next_step() -> None:
+    found = diagnose(pl.read_parquet(DATA / "killed_in_ring.parquet"))
+    (job,) = (job for job in found.jobs if "10.212.112.3" in job.endpoints)
+    assert (len(job.hosts), job.steps.height, job.life.state) == (4, 20, "stopped")
+    assert [(f.kind, f.culprit.id) for f in found.findings if f.job == job.id] == [
+        ("hang", "10.212.112.3,10.212.112.4")
+    ]
+
+
+def test_a_job_of_fsdp_has_stopped_where_hops_of_one_collective_have_not_sent_as_much() -> None:
+    found = diagnose(pl.read_parquet(DATA / "killed_fsdp.parquet"))
+    (job,) = (job for job in found.jobs if len(job.hosts) == 4)
+    assert job.life.state == "stopped"
+    assert not [finding for finding in found.findings if finding.culprit.type != "job"]
+
+
 def test_two_hosts_that_wait_for_a_core_now_and_then_have_no_slow_link() -> None:
     found = diagnose(pl.read_parquet(DATA / "waits_for_a_core.parquet"))
     assert [len(job.hosts) for job in found.jobs] == [2]

@@ -15,6 +15,7 @@ from prism.observe.findings.ranking import find_all
 from prism.observe.findings.routes import find_routes
 from prism.observe.jobs.grouping import ObservedJob, PeriodEstimator, find_remnants, measure_period, recognise_jobs
 from prism.observe.jobs.lives import part_successive_jobs
+from prism.observe.jobs.tenants import part_simultaneous_jobs
 from prism.observe.parallelism.known_jobs import Known, is_steady
 from prism.observe.parallelism.layout import infer_layout, relabel_ties
 from prism.observe.parallelism.message_streams import find_message_streams, find_rows
@@ -40,6 +41,11 @@ _BURSTS = (
     "two long silences; single transfers are not seen"
 )
 
+MIXED = (
+    "its hosts have groups of connections that carry unlike amounts side by side, and too few steps of all of them are "
+    "visible to tell whether they are one job or several"
+)
+
 
 def study_jobs(traffic: Traffic, jobs: Sequence[ObservedJob], gpus_per_host: int | None = None) -> list[JobDiagnosis]:
     """Analyse every job in this process; `gpus_per_host` helps if several ranks share a NIC."""
@@ -60,7 +66,7 @@ def diagnose(
     computed only for jobs for which `needs_findings` is true.
     """
     flows, clocks = align_clocks(flows, topology)
-    traffic = part_successive_jobs(prepare_traffic(flows, topology))
+    traffic = part_simultaneous_jobs(part_successive_jobs(prepare_traffic(flows, topology)))
     routes = do_beside(lambda: find_routes(flows, traffic))
     since, until = (int(x or 0) for x in (traffic.pairs["first_ns"].min(), traffic.pairs["last_ns"].max()))  # type: ignore[arg-type]
     jobs = tuple(study(traffic, recognise_jobs(traffic, estimate_period)))
@@ -206,6 +212,8 @@ def _study(traffic: Traffic, job: ObservedJob, gpus_per_host: int | None, known:
         layout = layout.cap(levels.SHARE_HALF)
         told = pl.when(pl.col("kind") == "storage").then(1.0).otherwise(levels.SHARE_HALF)
         pairs = pairs.with_columns(pl.min_horizontal("confidence", told).alias("confidence"))
+    if np.isin(job.endpoints, traffic.mixed).any():
+        visible, layout = replace(visible, notes=(*visible.notes, MIXED)), layout.cap(levels.SHARE_HALF)
     by_messages = replace(
         list_unstudied(traffic, job, *visible.notes),
         visible=visible, layout=layout, pairs=pairs, steps=steps, streams=streams, stages=stages, clock=clock,
@@ -237,7 +245,7 @@ def _read_bursts(traffic: Traffic, job: JobDiagnosis) -> JobDiagnosis:
         return job
     visible = judge_visibility(traffic, bursts.streams, bursts.steps, bursts=True)
     return replace(job, bursts=bursts.messages, streams=bursts.streams, steps=bursts.steps, clock=None, visible=visible,
-                   regular=True, notes=(*visible.notes, _BURSTS))  # fmt: skip
+                   regular=True, notes=(*visible.notes, *(n for n in job.notes if n == MIXED), _BURSTS))  # fmt: skip
 
 
 def _find_steps(

@@ -12,7 +12,7 @@ from prism.observe.findings.case import Case, culprit
 from prism.observe.findings.standstill import Standstill, find_stalled, find_standstill
 from prism.observe.findings.stopped import FirstToStop, name_first_to_stop, name_silent_host
 from prism.observe.findings.verdicts import name_seconds
-from prism.observe.steps.life import LifeConfig, StepTemplate, breaks_off, rests_whole
+from prism.observe.steps.life import LifeConfig, StepTemplate, breaks_off, counts_bytes, rests_whole
 from prism.records.findings import Finding, FindingKind
 
 _LIFE = LifeConfig()
@@ -193,8 +193,8 @@ def _explain(case: Case, silence: Silence) -> Finding | None:
 
 
 def _name_first(case: Case, silence: Silence, stands: Standstill) -> FirstToStop | None:
-    """What stopped first; None where only bursts are seen, and these do not show it."""
-    if not case.bursts:
+    """What stopped first; None where only what was sent in all is known, and that does not show it."""
+    if case.template is None or not counts_bytes(case.template):
         return name_first_to_stop(case, stands)
     start, last = case.messages["start_ns"].to_numpy(), case.steps.row(silence.last, named=True)
     begun = start[start >= last["end_ns"]]

@@ -18,7 +18,7 @@ from prism.observe import levels
 from prism.observe.jobs.grouping import connect
 from prism.observe.jobs.step_counts import time_rests_of
 from prism.observe.traffic.storage import find_hubs
-from prism.observe.traffic.table import Traffic
+from prism.observe.traffic.table import Traffic, split_pairs
 
 Ints = NDArray[np.int64]
 Floats = NDArray[np.float64]
@@ -60,7 +60,10 @@ def part_successive_jobs(traffic: Traffic, config: SuccessionConfig | None = Non
     cut = np.flatnonzero((stretches.pair[1:] == stretches.pair[:-1]) & (jobs[1:] != jobs[:-1])) + 1
     if not len(cut):
         return traffic
-    parted = _renumber(traffic, _cut_other_pairs(traffic, stretches, cut))
+    begun = np.zeros(traffic.messages.height, np.int64)
+    begun[_cut_other_pairs(traffic, stretches, cut)] = 1
+    begun = np.cumsum(begun)
+    parted = split_pairs(traffic, begun - begun[traffic.begin[traffic.messages["pair"].to_numpy()]])
     nodes = _number_nodes(parted, traffic.pairs[stretches.pair[cut]], stretches.begin_ns[cut])
     grown = np.isin(jobs[cut], continued)
     return replace(parted, nodes=nodes, continued=_list_continued(parted, nodes, stretches, cut[grown]))
@@ -321,46 +324,3 @@ def _cut_other_pairs(traffic: Traffic, stretches: Stretches, cut: Ints) -> Ints:
             if first < at < last:
                 rows.append(np.array([at]))
     return np.unique(np.concatenate(rows))
-
-
-def _renumber(traffic: Traffic, cuts: Ints) -> Traffic:
-    """The traffic with pairs cut in two at some rows; numbers of pairs and streams stay in order."""
-    old = traffic.messages["pair"].to_numpy().astype(np.int64)
-    begin = np.unique(np.concatenate([traffic.begin, cuts]))
-    owner = np.repeat(np.arange(len(traffic.begin) - 1), np.diff(np.searchsorted(begin, traffic.begin)))
-    pair = np.repeat(np.arange(len(begin) - 1), np.diff(begin))
-    life = pair - np.searchsorted(owner, old)
-    most = int(life.max(initial=0)) + 1
-    stream = traffic.messages["stream"].to_numpy().astype(np.int64)
-    cell = stream * most + life
-    present = np.flatnonzero(np.bincount(cell, minlength=traffic.streams.height * most))
-    stream_pair = np.searchsorted(owner, traffic.streams["pair"].to_numpy().astype(np.int64)[present // most])
-    stream_pair = stream_pair + present % most
-    order = np.lexsort((present, stream_pair))
-    present, stream_pair = present[order], stream_pair[order]
-    number = np.zeros(traffic.streams.height * most, np.int64)
-    number[present] = np.arange(len(present))
-    size, start, end = (traffic.messages[c].to_numpy() for c in ("bytes", "start_ns", "end_ns"))
-    return replace(
-        traffic,
-        messages=traffic.messages.with_columns(
-            pair=pl.Series(pair.astype(np.uint32)),
-            stream=pl.Series(number[cell].astype(np.uint32)),
-        ),
-        pairs=traffic.pairs[owner].with_columns(
-            pair=pl.Series(np.arange(len(owner), dtype=np.uint32)),
-            num=pl.Series(np.diff(begin).astype(np.uint32)),
-            bytes=pl.Series(np.add.reduceat(size, begin[:-1])),
-            first_ns=pl.Series(start[begin[:-1]]),
-            last_ns=pl.Series(np.maximum.reduceat(end, begin[:-1])),
-        ),
-        streams=pl.DataFrame(
-            {
-                "stream": np.arange(len(present), dtype=np.uint32),
-                "pair": stream_pair.astype(np.uint32),
-                "connection": traffic.connection_of[present // most] * most + present % most,
-                "cut": traffic.streams["cut"].to_numpy()[present // most],
-            }
-        ),
-        begin=begin,
-    )

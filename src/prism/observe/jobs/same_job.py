@@ -45,6 +45,10 @@ _LEAST_ERROR = levels.SHARE_NEGLIGIBLE  # of a total: checkpoints and the like
 
 def are_same_job(traffic: Traffic, a: NDArray[np.int64], b: NDArray[np.int64]) -> bool:
     """Whether two clusters on common hosts belong to one job; without evidence against it they do."""
+    if traffic.tenants is not None and traffic.tenants[a[0]] != traffic.tenants[b[0]]:
+        first, second = (np.union1d(*(traffic.pairs[c].to_numpy()[p] for c in ("src", "dst"))) for p in (a, b))
+        if len(np.intersect1d(first, second)):
+            return False  # Their connections were told apart.
     if _send_as_much(traffic, a, b):
         return True
     marks = mark_both(traffic, *(_choose_streams(traffic, pairs) for pairs in _at_common_host(traffic, a, b)))

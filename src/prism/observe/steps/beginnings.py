@@ -53,7 +53,8 @@ def find_beginning(messages: pl.DataFrame, pairs: pl.DataFrame, host: Ints, step
     longest = (
         pl.DataFrame({"step": step[inside], "silent": silent[inside]}).group_by("step").agg(pl.col("silent").max())
     )
-    large = np.flatnonzero(size >= levels.SMALL_MESSAGE_BYTES)
+    # What was sent before is of the last whole step; in the next a neighbour that still runs may take a part.
+    large = np.flatnonzero((size >= levels.SMALL_MESSAGE_BYTES) & (start < steps["end_ns"][-1]))
     if not longest.height or not len(large):
         return None
     after = large[-1] + np.flatnonzero(silent[large[-1] :] > _QUIET * float(longest["silent"].median())) + 1  # type: ignore[arg-type]

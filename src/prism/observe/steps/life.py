@@ -154,7 +154,8 @@ def rests_whole(template: StepTemplate, at_ns: int, *, config: LifeConfig) -> bo
     sent = template.count_since(begin_ns, at_ns)
     if not sent.any():  # It fell silent where a step was cut: that step may be the one that broke off.
         sent = template.count_since(int(template.begin[step]), at_ns)
-    if template.bursts:  # A burst may have been cut in two where the machine paused.
+    if counts_bytes(template):
+        # A burst may have been cut in two where the machine paused, and one that broke off counts as a message.
         return _sent_whole_steps(template, at_ns) or not _breaks_off_bursts(template, begin_ns, at_ns, config)
     whole_steps = int(sent.sum() / total + config.missing)
     sent = sent - whole_steps * template.usual
@@ -186,7 +187,18 @@ def _sent_whole_steps(template: StepTemplate, at_ns: int) -> bool:
     usual = np.bincount(template.pair, template.usual).astype(np.float64)
     sent = np.bincount(template.pair, template.count_since(since, at_ns))
     bounds = [since, *template.begin[template.begin > since][:1].tolist()]
-    return _are_whole(sent, usual, 0.0) or any(_sent_whole_loads(template, bound, at_ns) for bound in bounds)
+    counted = not template.bursts and _are_whole(sent, usual, 0.0)
+    return counted or any(_sent_whole_loads(template, bound, at_ns) for bound in bounds)
+
+
+def counts_bytes(template: StepTemplate) -> bool:
+    """Whether bytes show better than messages how far a step went: of bursts, or over TCP where boundaries wander.
+
+    Over TCP many records are acknowledgements, and others hold any part of a message.
+    """
+    size = template.load["bytes"]
+    acknowledged = (size < levels.SMALL_MESSAGE_BYTES).sum() > levels.SHARE_MINOR * len(size)
+    return template.bursts or (template.wanders and acknowledged)
 
 
 def _sent_whole_loads(template: StepTemplate, since_ns: int, at_ns: int) -> bool:

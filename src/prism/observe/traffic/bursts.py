@@ -99,8 +99,8 @@ def join_bursts(messages: pl.DataFrame, streams: pl.DataFrame) -> Bursts | None:
     found: list[pl.DataFrame] = []
     begin, end = np.zeros(0, np.int64), np.zeros(0, np.int64)
     for run in _part_runs(parts):
-        chains = _agree([_list_chains(part) for part in run])
-        marks = _find_marks([chain for chain in chains if chain is not None])
+        chains = agree([list_chains(part) for part in run])
+        marks = find_marks([chain for chain in chains if chain is not None])
         begin, end = np.append(begin, marks[:-1]), np.append(end, marks[1:])
         found += [_cut(part, chain) for part, chain in zip(run, chains, strict=True) if chain is not None]
     if len(found) < max(levels.MIN_TWO, levels.SHARE_HALF * len(parts)):
@@ -124,7 +124,7 @@ def join_bursts(messages: pl.DataFrame, streams: pl.DataFrame) -> Bursts | None:
     )
 
 
-def _find_marks(chains: list[Chain]) -> Ints:
+def find_marks(chains: list[Chain]) -> Ints:
     """When each step ends: when most of the connections fall silent that are silent at that moment."""
     if not chains:
         return np.zeros(0, np.int64)
@@ -177,7 +177,7 @@ def _cut(messages: pl.DataFrame, chain: Chain) -> pl.DataFrame:
     return bursts.filter(pl.col("bytes") > _REST * chain.size)
 
 
-def _agree(chains: Sequence[list[Chain]]) -> list[Chain | None]:
+def agree(chains: Sequence[list[Chain]]) -> list[Chain | None]:
     """The chain of each connection whose steps are as long as those of most, at the moment that most are silent.
 
     A chain of parts of a step, such as micro-batches, jitters more: of those that are about as steady as the steadiest
@@ -211,7 +211,7 @@ def _is_multiple(period_ns: list[float], of: int, other: int) -> bool:
     return times > levels.RATIO_LONGER and abs(times / round(times) - 1) <= _ALIKE
 
 
-def _list_chains(messages: pl.DataFrame) -> list[Chain]:
+def list_chains(messages: pl.DataFrame) -> list[Chain]:
     """The chains of a connection that hold most of its bytes, of every size of a step that occurs."""
     # A few bytes, such as acknowledgements, do not end a silence.
     size = messages["bytes"].to_numpy()

@@ -62,6 +62,8 @@ def prepare_traffic(flows: pl.DataFrame, topology: pl.DataFrame | None = None) -
     del src, dst, ends
     connection, connected = number_connections(flows, pair, len(keys))
     num_connections = int(connection.max(initial=-1)) + 1
+    first = np.zeros(num_connections, np.int64)  # a flow of each connection
+    first[connection] = np.arange(len(connection))
     records = order_records(flows, pair, connection, len(keys))
     resolution_ns = find_resolution(records.start)  # Messages that a record held are placed at times of their own.
     repeated = mark_repeated(records.connection, num_connections, records.start, records.end, records.size)
@@ -85,8 +87,17 @@ def prepare_traffic(flows: pl.DataFrame, topology: pl.DataFrame | None = None) -
     cut = mark_cut(
         traffic.columns["stream"], traffic.connection_of, records.end - records.start, records.size, active_ns
     )
-    streams = traffic.streams.with_columns(pl.Series("cut", cut))
+    streams = traffic.streams.with_columns(pl.Series("cut", cut), *_list_ports(flows, traffic, first))
     return replace(traffic, resolution_ns=resolution_ns, sample_bytes=quantum, active_ns=active_ns, streams=streams)
+
+
+def _list_ports(flows: pl.DataFrame, traffic: Traffic, first: Ints) -> list[pl.Series]:
+    """The ports at both ends of the connection of each stream, given a flow of it; none where there are none."""
+    ports = ("src_port", "dst_port")
+    queue_pairs = "qp" in flows.columns and not flows["qp"].null_count()
+    if not traffic.connected or queue_pairs or any(c not in flows.columns or flows[c].null_count() for c in ports):
+        return []
+    return [flows[c][first[traffic.connection_of]].cast(pl.Int64).alias(c) for c in ports]
 
 
 def _leave_repeated(

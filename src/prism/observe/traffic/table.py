@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 import numpy as np
@@ -22,7 +22,7 @@ class Traffic:
     waited) where exporters cut such transfers; `pairs`: pair src dst num bytes first_ns last_ns; `endpoints`: endpoint
     address host_id host rail switch known. A stream is what one pair sends over one connection in messages of one size.
     `begin[p]:begin[p + 1]` are the rows of pair p; `streams`: stream pair connection cut, the last where an active
-    timeout cut the connection's records.
+    timeout cut the connection's records; and src_port dst_port where records have both.
     """
 
     messages: pl.DataFrame
@@ -38,6 +38,8 @@ class Traffic:
     nics_of_host: dict[int, int] = field(default_factory=dict)  # NICs in the topology, by host_id
     nodes: tuple[Ints, Ints] | None = None  # by pair its ends, each numbered anew for every job that uses it in turn
     continued: Ints = field(default_factory=lambda: np.zeros(0, np.int64), repr=False)  # nodes of jobs that grew
+    tenants: Ints | None = None  # by pair, which of several jobs that use its ends at the same time it belongs to
+    mixed: Ints = field(default_factory=lambda: np.zeros(0, np.int64), repr=False)  # endpoints of one job or several
 
     @property
     def ends(self) -> tuple[Ints, Ints]:
@@ -98,6 +100,45 @@ class Traffic:
         """The rows of some streams' messages, stream by stream."""
         rows, begin = self.by_stream
         return rows[_list_ranges(begin[streams], begin[streams + 1])]
+
+
+def split_pairs(traffic: Traffic, part: Ints) -> Traffic:
+    """The traffic with a pair for each part of the messages of a pair; `part` numbers them by row."""
+    old, most = traffic.messages["pair"].to_numpy().astype(np.int64), int(part.max(initial=0)) + 1
+    used, pair = np.unique(old * most + part, return_inverse=True)
+    stream = traffic.messages["stream"].to_numpy().astype(np.int64)
+    cell, cells = stream * most + part, traffic.streams.height * most
+    present = np.flatnonzero(np.bincount(cell, minlength=cells))
+    owner = traffic.streams["pair"].to_numpy().astype(np.int64)
+    stream_pair = np.searchsorted(used, owner[present // most] * most + present % most)
+    order = np.lexsort((present, stream_pair))
+    present, stream_pair = present[order], stream_pair[order]
+    number = np.zeros(cells, np.int64)
+    number[present] = np.arange(len(present))
+    begin = np.append(0, np.cumsum(np.bincount(pair, minlength=len(used))))
+    order = np.argsort(pair, kind="stable")
+    size, start, end = (traffic.messages[c].to_numpy()[order] for c in ("bytes", "start_ns", "end_ns"))
+    return replace(
+        traffic,
+        messages=traffic.messages.with_columns(
+            pair=pl.Series(pair.astype(np.uint32)),
+            stream=pl.Series(number[cell].astype(np.uint32)),
+        )[order],
+        pairs=traffic.pairs[used // most].with_columns(
+            pair=pl.Series(np.arange(len(used), dtype=np.uint32)),
+            num=pl.Series(np.diff(begin).astype(np.uint32)),
+            bytes=pl.Series(np.add.reduceat(size, begin[:-1])),
+            first_ns=pl.Series(start[begin[:-1]]),
+            last_ns=pl.Series(np.maximum.reduceat(end, begin[:-1])),
+        ),
+        streams=traffic.streams[present // most].with_columns(
+            stream=pl.Series(np.arange(len(present), dtype=np.uint32)),
+            pair=pl.Series(stream_pair.astype(np.uint32)),
+            connection=pl.Series(traffic.connection_of[present // most] * most + present % most),
+        ),
+        begin=begin,
+        nodes=None if traffic.nodes is None else (traffic.nodes[0][used // most], traffic.nodes[1][used // most]),
+    )
 
 
 def _list_ranges(first: Ints, end: Ints) -> Ints:
