@@ -167,7 +167,7 @@ def list_unstudied(traffic: Traffic, job: ObservedJob, *notes: str) -> JobDiagno
 
 
 def _study(traffic: Traffic, job: ObservedJob, gpus_per_host: int | None, known: Known | None) -> JobDiagnosis:
-    messages = traffic.messages.select("stream", "start_ns", "end_ns")[traffic.rows_of(job.pairs)]
+    messages = traffic.messages[traffic.rows_of(job.pairs)]
     found = find_message_streams(traffic, job)
     streams = known.label(traffic, found) if known is not None else None
     if streams is None:
@@ -218,15 +218,14 @@ def _study(traffic: Traffic, job: ObservedJob, gpus_per_host: int | None, known:
         list_unstudied(traffic, job, *visible.notes),
         visible=visible, layout=layout, pairs=pairs, steps=steps, streams=streams, stages=stages, clock=clock,
     )  # fmt: skip
-    return _read_bursts(traffic, by_messages)
+    return _read_bursts(traffic, by_messages, messages)
 
 
-def _read_bursts(traffic: Traffic, job: JobDiagnosis) -> JobDiagnosis:
+def _read_bursts(traffic: Traffic, job: JobDiagnosis, own: pl.DataFrame) -> JobDiagnosis:
     """The job by its bursts where messages do not show steps that can be compared, and bursts do.
 
-    What carries what, and how ranks are laid out, is read from the messages.
+    What carries what, and how ranks are laid out, is read from its `own` messages.
     """
-    own = job.messages_in(traffic)
     if traffic.sample_bytes or traffic.active_ns or traffic.resolution_ns >= levels.MILLISECOND_NS:
         return job  # Sizes or times are too coarse.
     if not traffic.connected:

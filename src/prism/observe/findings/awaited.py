@@ -91,15 +91,18 @@ def _list_bursts(case: Case, host: Ints, num_hosts: int) -> Bursts | None:
     if not (case.streams.filter(pl.col("role") != "rare")["kind"] == "dp").all():
         return None
     rows = np.flatnonzero(case.messages["bytes"].to_numpy() >= levels.SMALL_MESSAGE_BYTES)
-    rows = rows[np.argsort(case.messages["start_ns"].to_numpy()[rows], kind="stable")]
-    start, end, size, stream = (case.messages[c].to_numpy()[rows] for c in ("start_ns", "end_ns", "bytes", "stream"))
-    begun = case.messages["begun"].to_numpy()[rows] if "begun" in case.messages.columns else np.zeros_like(start)
     units, unit = np.unique(case.streams["unit"].to_numpy(), return_inverse=True)
     unit_of = np.zeros(int(case.streams["stream"].max()) + 1, np.int64)  # type: ignore[arg-type]
     unit_of[case.streams["stream"].to_numpy()] = unit
+    # Messages come pair by pair, so those of one connection are in order of start.
+    stream, start, end = (case.messages[c].to_numpy()[rows] for c in ("stream", "start_ns", "end_ns"))
     silence = _find_idle_timeout(unit_of[stream], len(units), start, end)
     if silence is None:
         return None
+    order = np.argsort(start, kind="stable")
+    rows, start, end = rows[order], start[order], end[order]
+    size = case.messages["bytes"].to_numpy()[rows]
+    begun = case.messages["begun"].to_numpy()[rows] if "begun" in case.messages.columns else np.zeros_like(start)
     reach = np.maximum.accumulate(np.where(begun > 0, start, end))
     fresh = np.concatenate([[True], start[1:] - reach[:-1] >= silence])
     first = np.flatnonzero(fresh)

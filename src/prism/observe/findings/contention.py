@@ -127,8 +127,9 @@ def _worst_meeting(
     shared = [
         (sum(held[p] for p in pairs if p in held), link, other)
         for link, pairs in own.items()
+        if pairs & held.keys()
         for other in cases
-        if other is not case and pairs & held.keys() and link in carried[other.job.id]
+        if other is not case and link in carried[other.job.id]
     ]
     shared.sort(key=lambda s: (-s[0], s[1].startswith(_OTHERS), s[1]))
     if not shared:

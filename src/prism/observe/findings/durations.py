@@ -54,10 +54,10 @@ def measure_durations(case: Case) -> tuple[Cells, pl.DataFrame]:
     # A point-to-point message waits if its receiver is busy; of several in a step, some do not wait.
     each, longest = _leave_waiting_out(calls, case.messages["num"].to_numpy()[calls.message], stream, streams)
     between_two = streams["kind"].is_in(POINT_TO_POINT).to_numpy()[found // steps]
-    quick = quantile_groups(each, number, len(found), _UNHINDERED)
     count = np.bincount(number, minlength=len(found))
     whole = (calls.end - calls.start).astype(np.float64)
     mean, most, whole = (np.bincount(number, values, len(found)) / count for values in (each, longest, whole))
+    quick = quantile_groups(each, number, len(found), _UNHINDERED) if between_two.any() else mean
     paces = streams.select("pair", pl.col("kind").cast(pl.Categorical))[stream].with_columns(
         stream=pl.Series(stream.astype(np.uint32)),
         step=pl.Series(calls.step.astype(np.int32)),

@@ -141,14 +141,14 @@ def _join_stripes(records: Records, num_connections: int, notes: list[str]) -> R
     Parts of a message are as large and pass at the same moment; connections that nearly always do so are one. Where
     other pairs have the same moments, times are too coarse to tell.
     """
-    again = np.zeros(len(records.start), np.bool_)  # begins with another one of its pair
+    again = np.zeros(len(records.start), np.bool_)  # begins with the one before of its pair
     again[1:] = (records.pair[1:] == records.pair[:-1]) & (records.start[1:] == records.start[:-1])
-    again[:-1] |= again[1:]
-    order = np.flatnonzero(again)
-    order = order[np.lexsort([c[order] for c in (records.connection, records.end, records.start, records.pair)])]
-    pair, start, end, size = (c[order] for c in (records.pair, records.start, records.end, records.size))
+    beside = np.flatnonzero(again | np.append(again[1:], False))
+    moment = np.cumsum(~again)[beside]
+    order = beside[np.lexsort((records.connection[beside], records.end[beside], moment))]
+    end, size = records.end[order], records.size[order]
     alike = np.zeros(len(order), np.bool_)
-    alike[1:] = (pair[1:] == pair[:-1]) & (start[1:] == start[:-1]) & (end[1:] == end[:-1])
+    alike[1:] = (moment[1:] == moment[:-1]) & (end[1:] == end[:-1])
     alike[1:] &= np.abs(size[1:] - size[:-1]) <= EXACT_SIZE * size[1:]
     first = order[np.maximum.accumulate(np.where(alike, 0, np.arange(len(order))))]
     own, leading = records.connection[order], records.connection[first]
