@@ -49,7 +49,8 @@ TARGETS = {
         sources=("src/prism/records/*.py",),
         tests=("tests/records", "tests/collect/test_flow_inputs.py"),  # the latter read what tools wrote with it
         compiled=False,
-        leave_out=("trace_processor", "numba_is_loaded"),  # they start other processes, which have no mutants
+        # They start other processes, which have no mutants, or read captures, which compiled code alone can.
+        leave_out=("trace_processor", "numba_is_loaded", "sflowtool", "capture", "passed_over"),
     ),
     "state": Target(
         sources=("src/prism/recover/supervise/{state,job,running,endings,following}.py",),
