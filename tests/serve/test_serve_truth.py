@@ -24,6 +24,7 @@ from prism.serve.views.datacenter import describe_overview
 from prism.serve.views.evaluation import describe_evaluation, describe_evaluations
 from prism.serve.views.failures import describe_failures
 from prism.serve.views.job import describe_job
+from prism.serve.views.looks import find_now
 from prism.serve.views.reports import describe_report, describe_reports
 from prism.serve.views.runs import describe_run
 from prism.serve.views.timeline import WindowRequest, describe_timeline
@@ -119,6 +120,17 @@ def test_a_job_page_lists_every_look_at_its_job(tmp_path: Path) -> None:
     old = describe_job(look(tmp_path).snapshot, "look-0~job-1")
     assert old is not None and old.latest_key == "look-1~job-1"
     assert [row.key for row in old.looks] == ["look-1~job-1", "look-0~job-1"]
+
+
+def test_looks_at_two_jobs_on_the_same_hosts_are_of_the_one_whose_steps_are_as_long(tmp_path: Path) -> None:
+    quick, slow = job_document(1), job_document(1)
+    slow["steps"] = [{**s, "end_ns": s["end_ns"] + 2 * SECOND} for s in slow["steps"]]
+    write_diagnosis(tmp_path / "look-0", [{**slow, "id": "job-1"}, {**quick, "id": "job-2"}])
+    for job in (quick, slow):
+        job["steps"] = [{k: v + 100 * SECOND * (k != "index") for k, v in s.items()} for s in job["steps"]]
+    write_diagnosis(tmp_path / "look-1", [{**quick, "id": "job-1"}, {**slow, "id": "job-2"}])
+    now = find_now(look(tmp_path).snapshot)
+    assert set(now.looks) == {("look-1~job-1", "look-0~job-2"), ("look-1~job-2", "look-0~job-1")}
 
 
 def test_where_no_link_data_was_written_sharing_is_unknown(tmp_path: Path) -> None:

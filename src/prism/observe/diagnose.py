@@ -15,7 +15,7 @@ from prism.observe.findings.ranking import find_all
 from prism.observe.findings.routes import find_routes
 from prism.observe.jobs.grouping import ObservedJob, PeriodEstimator, find_remnants, measure_period, recognise_jobs
 from prism.observe.jobs.lives import part_successive_jobs
-from prism.observe.jobs.tenants import part_simultaneous_jobs
+from prism.observe.jobs.tenants import list_ports, part_simultaneous_jobs
 from prism.observe.parallelism.known_jobs import Known, is_steady
 from prism.observe.parallelism.layout import infer_layout, relabel_ties
 from prism.observe.parallelism.message_streams import find_message_streams, find_rows
@@ -162,6 +162,7 @@ def list_unstudied(traffic: Traffic, job: ObservedJob, *notes: str) -> JobDiagno
         streams=pl.DataFrame(),
         stages=NO_STAGES,
         observed=job,
+        ports=list_ports(traffic, job.endpoints, job.pairs),
         notes=notes,
     )
 

@@ -35,6 +35,7 @@ class JobDiagnosis:
     regular: bool = False  # whether its steps are known to send the same
     life: Life = field(default_factory=Life)
     visible: Visibility = field(default_factory=Visibility)
+    ports: tuple[str, ...] = ()  # of its connections at its first endpoint, where records have them
     notes: tuple[str, ...] = ()  # what the records cannot show of it, and why it could not be analysed
 
     @property

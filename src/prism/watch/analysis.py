@@ -58,7 +58,8 @@ def look_at(
                 endpoints=j.endpoints,
                 step_s=_usual_step(j.steps),
                 num_steps=j.steps.height,
-                studied=j.endpoints not in memory.put_off,
+                studied=not memory.is_put_off(j.id),
+                ports=j.ports,
             )
             for j in found.jobs
         ),

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from prism.observe.diagnose import list_unstudied, study_job
 from prism.observe.diagnosis import Diagnosis, JobDiagnosis
 from prism.observe.jobs.grouping import ObservedJob, measure_period
+from prism.observe.jobs.tenants import list_ports, share_hosts
 from prism.observe.parallelism.known_jobs import Known, remember
 from prism.observe.traffic.period import Times
 from prism.observe.traffic.table import Traffic
@@ -40,7 +41,9 @@ class Acquaintance:
 
 @dataclass(slots=True)
 class JobMemory:
-    """Jobs by the addresses of their endpoints; each is studied in full when new, changed, or not for long.
+    """Jobs by name: the addresses of their endpoints, and a port where several jobs use these.
+
+    Each is studied in full when new, changed, or not for long.
 
     A look studies as many jobs in full as it has time for, those that wait for it longest first, and at least one; the
     others are put off to the next looks. Nothing else depends on the memory: without it all jobs are new.
@@ -53,6 +56,7 @@ class JobMemory:
     put_off: dict[tuple[str, ...], int] = field(default_factory=dict)  # by job, the look since which it waits
     _jobs: dict[tuple[str, ...], Acquaintance] = field(default_factory=dict)
     _unmeasured: dict[tuple[str, ...], tuple[NDArray[np.int64], Times]] = field(default_factory=dict)  # in this look
+    _names: dict[str, tuple[str, ...]] = field(default_factory=dict)  # by the id that a job has in this look
     _turns: Iterator[int] = field(default_factory=count)  # of full studies in this look
     _study_until: float = 0.0
     _lock: Lock = field(default_factory=Lock, repr=False)
@@ -68,7 +72,7 @@ class JobMemory:
     def estimate_period(self, traffic: Traffic, pairs: NDArray[np.int64], pauses: Times) -> float | None:
         """The period of a cluster's pairs: if known, that of its steps in the last look."""
         ends = np.unique(np.concatenate([traffic.pairs[c].to_numpy()[pairs] for c in ("src", "dst")]))
-        name = _name(traffic, ends)
+        name = _name(traffic, ends, pairs)
         met = self._jobs.get(name)
         if met is None or self.look >= met.due:
             return measure_period(traffic, pairs, pauses)
@@ -82,12 +86,17 @@ class JobMemory:
             return None
         return f"{len(self.put_off):,} jobs are not studied yet, so that findings of others come in time; they are next"
 
+    def is_put_off(self, job: str) -> bool:
+        """Whether there was no time for a job, by its id in this look."""
+        return self._names[job] in self.put_off
+
     def study(self, traffic: Traffic, jobs: Sequence[ObservedJob]) -> list[JobDiagnosis]:
         """Every job of a look: known jobs from memory, the others studied in full while there is time.
 
         A job that is put off has its endpoints and no steps.
         """
-        named = [(_name(traffic, job.endpoints), job) for job in jobs]
+        named = [(_name(traffic, job.endpoints, job.pairs), job) for job in jobs]
+        self._names = {job.id: name for name, job in named}
         waited, self.put_off = self.put_off, {}
         order = sorted(
             range(len(jobs)), key=lambda i: (self._is_known(named[i][0]), waited.get(named[i][0], self.look))
@@ -101,7 +110,7 @@ class JobMemory:
 
         A fault that does not make steps longer costs nothing.
         """
-        met = self._jobs.get(job.endpoints)
+        met = self._jobs.get(self._names[job.id])
         if met is None or met.calm_ns is None or self.look >= met.due or not job.steps.height:
             return True
         length = (job.steps["end_ns"] - job.steps["start_ns"]).to_numpy()
@@ -113,7 +122,7 @@ class JobMemory:
         self._unmeasured.clear()
         troubled = {finding.job for finding in found.findings}
         for job in found.jobs:
-            met = self._jobs.get(job.endpoints)
+            met = self._jobs.get(self._names[job.id])
             if met is not None and job.id in troubled:
                 met.calm_ns = None
             elif met is not None and self.needs_findings(job):
@@ -160,8 +169,9 @@ class JobMemory:
         return min(range(first, end), key=lambda look: due[look])
 
 
-def _name(traffic: Traffic, endpoints: NDArray[np.int64]) -> tuple[str, ...]:
-    return tuple(traffic.endpoints["address"].gather(endpoints).to_list())
+def _name(traffic: Traffic, endpoints: NDArray[np.int64], pairs: NDArray[np.int64]) -> tuple[str, ...]:
+    ports = list_ports(traffic, endpoints, pairs)[:1] if share_hosts(traffic, endpoints) else ()
+    return (*traffic.endpoints["address"].gather(endpoints).to_list(), *ports)
 
 
 def _usual_step(job: JobDiagnosis) -> float:

@@ -33,6 +33,7 @@ class SeenJob:
     step_s: float | None = None
     num_steps: int = 0
     studied: bool = True  # false where there was no time for it in this look
+    ports: tuple[str, ...] = ()  # of its connections, which tell it from others on the same hosts
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,6 +77,7 @@ class KnownJob:
     first_seen_ns: int
     last_seen_ns: int
     step_s: float | None = None
+    ports: tuple[str, ...] = ()  # those that it has had since it was first seen
 
 
 @dataclass(slots=True, kw_only=True)
@@ -156,6 +158,7 @@ class WatchState:
     segment: int = 0  # of the window, from which flows are not part of this state
     arrivals: Arrivals = field(default_factory=lambda: Arrivals())
     judge_from_ns: int = 0  # Nothing is reported before this moment: the watch has seen too little.
+    names: dict[str, str] = field(default_factory=dict)  # lasting ones of the jobs of the last look
     _next_job: int = 1
     _next_finding: int = 1
     _look: int = 0
@@ -163,7 +166,7 @@ class WatchState:
     def handle(self, report: WindowReport, *, final: bool = False) -> list[Told]:
         """What to report after a look; the last look is reported without waiting for another to agree."""
         self._look += 1
-        names = self._name_jobs(report)
+        names = self.names = self._name_jobs(report)
         told: list[Told] = []
         for raw in report.findings:
             finding = _rename(raw, names)
@@ -232,18 +235,18 @@ class WatchState:
         partial.replace(path)
 
     def _name_jobs(self, report: WindowReport) -> dict[str, str]:
-        """Lasting names of the jobs of a look: the known job that shares most endpoints, else a new name."""
-        seen = {job.id: set(job.endpoints) for job in report.jobs}
-        common: list[tuple[int, str, str]] = []
+        """Lasting names of the jobs of a look: the known job that shares most ports and endpoints, else a new name."""
+        seen = {job.id: (set(job.endpoints), set(job.ports)) for job in report.jobs}
+        common: list[tuple[int, int, str, str]] = []
         for name, known in self.jobs.items():
             before = set(known.endpoints)
-            for job_id, now in seen.items():
+            for job_id, (now, ports) in seen.items():
                 shared = len(before & now)
                 if shared and shared >= _SAME_JOB * min(len(before), len(now)):
-                    common.append((-shared, name, job_id))
+                    common.append((-len(ports.intersection(known.ports)), -shared, name, job_id))
         names: dict[str, str] = {}
         taken: set[str] = set()
-        for _, name, job_id in sorted(common):
+        for *_, name, job_id in sorted(common):
             if job_id not in names and name not in taken:
                 names[job_id] = name
                 taken.add(name)
@@ -252,11 +255,13 @@ class WatchState:
                 names[job.id] = f"job-{self._next_job}"
                 self._next_job += 1
             known_job = self.jobs.get(names[job.id])
+            kept = tuple(port for port in job.ports if known_job is not None and port in known_job.ports)
             self.jobs[names[job.id]] = KnownJob(
                 endpoints=job.endpoints,
                 first_seen_ns=report.until_ns if known_job is None else known_job.first_seen_ns,
                 last_seen_ns=report.until_ns,
                 step_s=job.step_s if job.studied or known_job is None else known_job.step_s,
+                ports=kept or job.ports,
             )
         return names
 
@@ -312,7 +317,7 @@ def load_state(path: Path) -> WatchState:
             raise ValueError(f"schema is {document['schema']!r}")
         return WatchState(
             jobs={
-                name: KnownJob(**{**job, "endpoints": tuple(job["endpoints"])})
+                name: KnownJob(**{**job, "endpoints": tuple(job["endpoints"]), "ports": tuple(job.get("ports", ()))})
                 for name, job in document["jobs"].items()
             },
             findings=[KnownFinding(**f) for f in document["findings"]],

@@ -247,8 +247,7 @@ class Watch:
             )
         told = self._state.handle(report, final=final)
         self._state.looked_until_ns = max(self._state.looked_until_ns, self._looked_until_ns)
-        names = {job.endpoints: name for name, job in self._state.jobs.items()}
-        self._jobs = {names[j.endpoints]: (len(j.endpoints), j.step_s) for j in report.jobs}
+        self._jobs = {self._state.names[j.id]: (len(j.endpoints), j.step_s) for j in report.jobs}
         self._tell([t.to_json() for t in told])
 
     def _tell(self, documents: list[dict[str, Any]]) -> None:

@@ -56,6 +56,30 @@ def part_simultaneous_jobs(traffic: Traffic) -> Traffic:
     return replace(parted, nodes=(src + width * tenants, dst + width * tenants), tenants=tenants)
 
 
+def list_ports(traffic: Traffic, endpoints: Ints, pairs: Ints) -> tuple[str, ...]:
+    """Ports of the connections of a job at its first endpoint, in order; they are the same for as long as it runs.
+
+    They tell a job from others on the same hosts. None where records do not have them.
+    """
+    if "dst_port" not in traffic.streams.columns or not len(endpoints):
+        return ()
+    of_pair = traffic.pairs[pairs].select("pair", "src", "dst")
+    own = traffic.streams.lazy().join(of_pair.lazy(), on="pair")
+    ports = [
+        own.filter(pl.col(end) == endpoints[0]).select(pl.col(f"{end}_port").alias("port")) for end in ("src", "dst")
+    ]
+    found = pl.concat(ports).collect()["port"].drop_nulls().unique().sort()
+    return tuple(map(str, found.to_list()))
+
+
+def share_hosts(traffic: Traffic, endpoints: Ints) -> bool:
+    """Whether several jobs use some of these endpoints at the same time."""
+    if traffic.tenants is None:
+        return False
+    ends = traffic.pairs.filter(pl.Series(traffic.tenants > 0)).select("src", "dst")
+    return bool(np.isin(endpoints, ends.to_numpy()).any())
+
+
 def _list_links(traffic: Traffic) -> pl.DataFrame:
     """Connections: connection pair bytes, link (both directions), star (those that share a port), hosts that they join.
 

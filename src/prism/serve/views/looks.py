@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
@@ -40,6 +41,7 @@ class _Look:
     until_ns: int
     updated_ns: int
     source: tuple[str, int]  # place and moment: jobs of one look are different jobs
+    step_s: float | None = None
 
 
 def find_now(snapshot: Snapshot) -> Now:
@@ -69,7 +71,7 @@ def _complete(own: FollowedFinding, told: FollowedFinding | None) -> FollowedFin
 def _find_now(snapshot: Snapshot) -> Now:
     rows = {row.key: row for row in list_jobs(snapshot)}
     found = _all_findings(snapshot)
-    newest = _group_looks(_list_looks(snapshot))
+    newest = _group_looks([replace(look, step_s=rows[look.key].step_s) for look in _list_looks(snapshot)])
     has_open = {row.job_key for row in found if row.status == "open"}
     current = [key for key in newest if rows[key].state != "gone" or key in has_open]
     replaced = {key for key, older in newest.items() for key in older}
@@ -124,22 +126,32 @@ def _list_looks(snapshot: Snapshot) -> list[_Look]:
 
 
 def _group_looks(looks: list[_Look]) -> dict[str, list[str]]:
-    """Keys of the newest looks, each with those of the same job that it replaces."""
-    newest: dict[str, list[str]] = {}
-    endpoints: dict[str, frozenset[str]] = {}
+    """Keys of the newest looks, each with those of the same job that it replaces.
+
+    Of several jobs on the same hosts a look is of the one whose steps are most nearly as long.
+    """
+    older: dict[str, list[str]] = {}
+    newest: dict[str, _Look] = {}
     at: dict[str, list[str]] = {}  # newest looks by endpoint
-    source_of: dict[str, tuple[str, int]] = {}
+    seen: dict[str, set[tuple[str, int]]] = {}  # sources that have a look at a job
     for look in looks:
         shared = Counter(key for name in look.endpoints for key in at.get(name, ()))
-        same = next((key for key, n in shared.most_common() if source_of[key] != look.source and
-                     n >= _SAME_JOB * max(len(look.endpoints), len(endpoints[key]))), None)  # fmt: skip
-        if same is not None:
-            newest[same].append(look.key)
+        same = [key for key, n in shared.items() if look.source not in seen[key] and
+                n >= _SAME_JOB * max(len(look.endpoints), len(newest[key].endpoints))]  # fmt: skip
+        if same:
+            key = min(same, key=lambda key: (-shared[key], _compare_steps(look, newest[key])))
+            older[key].append(look.key)
+            seen[key].add(look.source)
             continue
-        newest[look.key], endpoints[look.key], source_of[look.key] = [], look.endpoints, look.source
+        older[look.key], newest[look.key], seen[look.key] = [], look, {look.source}
         for name in look.endpoints:
             at.setdefault(name, []).append(look.key)
-    return newest
+    return older
+
+
+def _compare_steps(a: _Look, b: _Look) -> float:
+    """How unlike the usual steps of two looks are; nothing is more so than steps that are not known."""
+    return abs(math.log(a.step_s / b.step_s)) if a.step_s and b.step_s else math.inf
 
 
 def _match_runs(snapshot: Snapshot, rows: list[JobRow]) -> dict[str, str]:
