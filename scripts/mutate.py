@@ -18,8 +18,6 @@ import sys
 from dataclasses import dataclass, field
 from pathlib import Path
 
-import numpy as np
-
 ROOT = Path(__file__).parents[1]
 sys.path[:0] = [str(ROOT / "src"), str(ROOT / "scripts")]
 
@@ -78,24 +76,31 @@ TARGETS = {
     ),
     "decisions": Target(
         sources=(
-            "src/prism/observe/findings/{causes,progress,ranking,scoring,silence,stages,suspects}.py",
-            "src/prism/observe/findings/{verdicts,windows}.py",
+            "src/prism/observe/findings/{causes,progress,ranking,scoring,stages,suspects,verdicts,windows}.py",
             "src/prism/observe/parallelism/layout_model.py",
-            "src/prism/observe/steps/life.py",
         ),
         tests=(
             "tests/observe/test_causes.py",
             "tests/observe/test_finding_decisions.py",
             "tests/observe/test_late_decisions.py",
             "tests/observe/test_layout_model.py",
-            "tests/observe/test_life.py",
-            "tests/observe/test_life_decisions.py",
             "tests/observe/test_place_decisions.py",
             "tests/observe/test_progress.py",
             "tests/observe/test_suspects.py",
             "tests/observe/test_verdicts.py",
         ),
         compiled=False,
+    ),
+    "endings": Target(
+        sources=("src/prism/observe/findings/silence.py", "src/prism/observe/steps/life.py"),
+        tests=(
+            "tests/observe/test_finding_decisions.py",
+            "tests/observe/test_life.py",
+            "tests/observe/test_life_decisions.py",
+            "tests/observe/test_stopped.py",
+            "tests/observe/test_gloo_captures.py",
+        ),
+        leave_out=("slow_stage", "slow_rank", "wait_for_a_core"),  # they are not about ends, and take long
     ),
 }
 
@@ -127,7 +132,6 @@ def mutate(name: str, asked: argparse.Namespace) -> int:
     target = TARGETS[name]
     if not target.compiled:
         os.environ["NUMBA_DISABLE_JIT"] = "1"
-        np.seterr(over="ignore")  # whole numbers of 64 bits wrap, as in compiled code
     os.environ["POLARS_MAX_THREADS"] = "1"
     os.chdir(ROOT)
     files = [file for pattern in target.sources for file in _expand(pattern) if asked.only in str(file)]
