@@ -182,6 +182,24 @@ def test_a_stage_that_hardly_works_longer_does_not_hide_the_rank_that_does(case:
     assert causes._choose(case, scores, None, _longer(4, 8)) == [([2], 4, 8)]
 
 
+def test_what_a_stage_does_outside_of_its_window_does_not_count() -> None:
+    scores = _gains(2, 3, first=4, last=8)
+    scores.share[2:, 5] = 1.0, 9.0  # the step after the window
+    stage = Cause(frozenset([2, 3]), Window(4, 4, 0.2, 1.0), 100.0, 0.0, 0.2, stage=1)
+    assert causes._is_alike(scores, stage)
+    assert not causes._is_alike(scores, replace(stage, window=Window(4, 5, 0.2, 1.0)))
+
+
+@pytest.mark.parametrize("scale", [0.01, 1.0])
+@pytest.mark.parametrize(("spread", "uneven"), [(0.1, False), (0.4, True)])
+def test_work_is_uneven_where_the_last_is_late_by_amounts_that_vary_relative_to_themselves(
+    case: Any, scale: float, spread: float, uneven: bool
+) -> None:
+    scores = _gains(0, first=0, last=STEPS - 1)
+    scores.share[0] = scale * (1 + spread * np.tile([-1.0, -0.5, 0.5, 1.0], STEPS // 4))
+    assert causes._is_work_uneven(case, scores, slice(None)) is uneven
+
+
 @pytest.mark.parametrize(
     ("amounts", "told"), [((0.2, 0.2, 0.2, 0.2, 0.2), "stage"), ((0.1, 0.9, 0.3, 0.5, 0.05), "turns")]
 )

@@ -14,6 +14,7 @@ from prism.observe.parallelism.layout_model import (
     RankCount,
     RankedLayout,
     Reading,
+    _count_degrees,
     _log_prior,
     confidence_of,
     list_layouts,
@@ -125,3 +126,8 @@ def test_what_no_count_tells_is_said_as_surely_as_it_is_common() -> None:
     assert split == pytest.approx(
         0.5 * bare.probability, rel=0.1
     )  # Of tensors that are split half come with sequences.
+
+
+@pytest.mark.parametrize(("ranks", "degrees"), [(1, 1), (2, 1), (7, 1), (8, 3), (12, 5)])
+def test_degrees_are_counted_by_the_divisors_of_the_ranks(ranks: int, degrees: int) -> None:
+    assert _count_degrees(ranks) == degrees

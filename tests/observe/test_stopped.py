@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import cache
 from types import SimpleNamespace
 from typing import Any
 
@@ -11,14 +12,20 @@ import pytest
 from test_finding_decisions import BEGIN, HOSTS, MESSAGES, MS, drop_from, make_case, make_messages, make_ring, name
 
 from prism.observe.findings import silence, standstill, stopped
+from prism.observe.findings.case import Case
 from prism.observe.findings.silence import find_hang
 from prism.observe.findings.standstill import Standstill, find_stalled, find_standstill
 from prism.observe.findings.stopped import name_first_to_stop
 from prism.observe.parallelism.stages import StageMap
 
-CASE = make_case([1.0] * 6)
 MARGIN = 3.0 * MS  # of steps of 1 s
 Owed = tuple[int, int, float]
+
+
+@cache
+def plain_case() -> Case:
+    """Six equal steps."""
+    return make_case([1.0] * 6)
 
 
 def stand(
@@ -40,40 +47,40 @@ def stand(
 
 
 def test_who_had_all_it_needs_and_did_not_send_stopped_and_who_waits_for_it_did_not() -> None:
-    found = name_first_to_stop(CASE, stand((2, 3, 100), (3, 0, 200), (0, 1, 300), last_sent={0: 150, 3: 90}))
+    found = name_first_to_stop(plain_case(), stand((2, 3, 100), (3, 0, 200), (0, 1, 300), last_sent={0: 150, 3: 90}))
     assert found.culprit.id == "h2" and found.others_went_on
-    assert not name_first_to_stop(CASE, stand((2, 3, 100), (3, 0, 200), last_sent={3: 90})).others_went_on
+    assert not name_first_to_stop(plain_case(), stand((2, 3, 100), (3, 0, 200), last_sent={3: 90})).others_went_on
 
 
 def test_ranks_that_all_owe_at_one_moment_stopped_at_once_and_two_of_four_did_not() -> None:
     every = [(h, (h + 1) % HOSTS, 100) for h in range(HOSTS)]
-    assert name_first_to_stop(CASE, stand(*every)).culprit.type == "job"
-    assert name_first_to_stop(CASE, stand((0, 1, 100), (2, 3, 100))).culprit.type == "host"
+    assert name_first_to_stop(plain_case(), stand(*every)).culprit.type == "job"
+    assert name_first_to_stop(plain_case(), stand((0, 1, 100), (2, 3, 100))).culprit.type == "host"
 
 
 def test_who_is_stuck_in_a_transfer_waits_for_the_one_that_began_none() -> None:
     owed = [(h, (h + 1) % HOSTS, 100) for h in range(HOSTS)]
-    found = name_first_to_stop(CASE, stand(*owed, stuck=((0, 1), (1, 2), (3, 0))))
+    found = name_first_to_stop(plain_case(), stand(*owed, stuck=((0, 1), (1, 2), (3, 0))))
     assert found.culprit.id == "h2" and "3 endpoints are stuck" in found.why
 
 
 def test_who_did_not_take_a_transfer_stopped_unless_it_is_stuck_itself() -> None:
-    assert name_first_to_stop(CASE, stand((0, 1, 100), stuck=((0, 1),))).culprit.id == "h1"
+    assert name_first_to_stop(plain_case(), stand((0, 1, 100), stuck=((0, 1),))).culprit.id == "h1"
 
 
 def test_of_those_who_stopped_together_the_host_with_most_to_do_with_what_is_missing_is_the_head() -> None:
     free = pl.DataFrame({"src": [0, 2], "first": [100.0 * MS, 100.0 * MS]})
     missing = stand((0, 1, 100), (2, 3, 100), (3, 2, 100))
-    assert stopped._pick_head(CASE, missing, free, 101.0 * MS) == 2
+    assert stopped._pick_head(plain_case(), missing, free, 101.0 * MS) == 2
     alike = stand((0, 1, 100), (2, 3, 100))
-    assert stopped._pick_head(CASE, alike, free, 101.0 * MS) == 0
-    assert stopped._pick_head(CASE, replace(alike, turn=frozenset([2])), free, 101.0 * MS) == 2
+    assert stopped._pick_head(plain_case(), alike, free, 101.0 * MS) == 0
+    assert stopped._pick_head(plain_case(), replace(alike, turn=frozenset([2])), free, 101.0 * MS) == 2
 
 
 def test_of_two_that_exchange_the_one_that_sent_fewer_messages_stopped() -> None:
     owed = ((0, 1, 100), (1, 0, 100))
     for last in range(2):
-        found = name_first_to_stop(CASE, stand(*owed, turn=(1 - last,), behind={last: 8, 1 - last: 0}))
+        found = name_first_to_stop(plain_case(), stand(*owed, turn=(1 - last,), behind={last: 8, 1 - last: 0}))
         assert found.culprit.id == f"h{last}" and found.score > 0.9
 
 
@@ -105,7 +112,9 @@ def test_a_receiver_whose_turn_it_was_did_not_take_unless_it_still_sent_then() -
 def test_either_end_of_a_message_between_stages_may_have_stopped(
     owed: tuple[Owed, ...], last_to: dict[Any, float], stages: tuple[int, ...], found: list[list[int]]
 ) -> None:
-    case = replace(CASE, stages=StageMap(stage=dict(enumerate(stages)), chains=((0, 2), (1, 3)), confidence=1.0))
+    case = replace(
+        plain_case(), stages=StageMap(stage=dict(enumerate(stages)), chains=((0, 2), (1, 3)), confidence=1.0)
+    )
     assert stopped._find_both_ends(case, stand(*owed, last_to=last_to), 1, MARGIN) == found
 
 
@@ -125,11 +134,11 @@ def test_where_transfers_wait_for_their_receivers_who_began_none_stopped(longest
 
 def test_two_hosts_of_four_between_which_all_transfers_are_stuck_are_both_named() -> None:
     both = stand((0, 1, 100), (1, 0, 100), stuck=((0, 1), (1, 0)))
-    found = name_first_to_stop(CASE, both)
+    found = name_first_to_stop(plain_case(), both)
     assert found.culprit.id == "10.0.0.1,10.0.1.1" and found.others_went_on
     every = [(h, (h + 1) % HOSTS) for h in range(HOSTS)]
     alike = stand(*((*hop, 100) for hop in every), stuck=tuple(every))
-    assert name_first_to_stop(CASE, alike).culprit.type == "job"
+    assert name_first_to_stop(plain_case(), alike).culprit.type == "job"
 
 
 @pytest.mark.parametrize(
@@ -165,18 +174,20 @@ def test_the_only_hop_that_nobody_began_has_two_ends(
 
 def test_lost_records_do_not_tell_which_of_two_hosts_stopped() -> None:
     owed = ((0, 1, 100), (1, 0, 100))
-    assert name_first_to_stop(CASE, stand(*owed, behind={0: 9, 1: 4, 2: 6, 3: 7})).score < 0.6
-    sure = name_first_to_stop(CASE, stand(*owed, behind={0: 40, 1: 4, 2: 6, 3: 7}))
+    assert name_first_to_stop(plain_case(), stand(*owed, behind={0: 9, 1: 4, 2: 6, 3: 7})).score < 0.6
+    sure = name_first_to_stop(plain_case(), stand(*owed, behind={0: 40, 1: 4, 2: 6, 3: 7}))
     assert sure.culprit.id == "h0" and sure.score > 0.9
 
 
 def test_who_was_free_to_send_may_have_stopped_before_it_took_what_was_due_earlier() -> None:
     """Host 1 waits for nobody and does not send; what the stage before was to send to it is missing earlier."""
     missing, free = stand((0, 1, 100), (1, 2, 108)), pl.DataFrame({"src": [0, 1], "first": [100.0 * MS, 108.0 * MS]})
-    stages = replace(CASE, stages=StageMap(stage={0: 0, 1: 1, 2: 1, 3: 0}, chains=((0, 1), (3, 2)), confidence=1.0))
+    stages = replace(
+        plain_case(), stages=StageMap(stage={0: 0, 1: 1, 2: 1, 3: 0}, chains=((0, 1), (3, 2)), confidence=1.0)
+    )
     odds = stopped._weigh_hosts(stages, missing, free, MARGIN)
     assert odds["h0"] == odds["h1"] == 0.5
-    assert stopped._weigh_hosts(CASE, missing, free, MARGIN)["h0"] > 0.9
+    assert stopped._weigh_hosts(plain_case(), missing, free, MARGIN)["h0"] > 0.9
 
 
 def test_a_message_between_stages_that_got_stuck_shows_that_others_would_have() -> None:
@@ -189,9 +200,9 @@ def test_a_message_between_stages_that_got_stuck_shows_that_others_would_have() 
 
 def test_one_lost_record_is_not_who_stopped() -> None:
     lost = stand((0, 1, 50), *((2, 3, 100 + 10 * i) for i in range(6)))
-    assert stopped._find_free(CASE, lost)["src"].to_list() == [2]
+    assert stopped._find_free(plain_case(), lost)["src"].to_list() == [2]
     few = stand((0, 1, 50), (2, 3, 100))
-    assert sorted(stopped._find_free(CASE, few)["src"]) == [0, 2]
+    assert sorted(stopped._find_free(plain_case(), few)["src"]) == [0, 2]
 
 
 def test_what_was_due_after_the_last_that_was_sent_is_owed_unless_its_receiver_went_on() -> None:
@@ -222,11 +233,11 @@ def test_a_message_is_due_when_it_was_sent_and_not_between_two_messages() -> Non
 
 
 def test_how_sure_a_stop_is_follows_from_who_else_may_have_stopped() -> None:
-    alone = name_first_to_stop(CASE, stand((2, 3, 100), (3, 0, 200)))
-    beside = name_first_to_stop(CASE, stand((2, 3, 100), (0, 1, 100.5)))
+    alone = name_first_to_stop(plain_case(), stand((2, 3, 100), (3, 0, 200)))
+    beside = name_first_to_stop(plain_case(), stand((2, 3, 100), (0, 1, 100.5)))
     assert alone.score == 0.95 and beside.score == pytest.approx(0.54, abs=0.01)
     taken = stand(stuck=((0, 1), (0, 2), (3, 1)), came=((0, 1, 50),))
-    assert name_first_to_stop(CASE, taken).score == pytest.approx(2 / 3)
+    assert name_first_to_stop(plain_case(), taken).score == pytest.approx(2 / 3)
 
 
 # -- what is stuck
