@@ -28,6 +28,16 @@ def test_the_slow_stage_of_a_pipeline_is_named() -> None:
     assert (len(job.hosts), first.kind, first.culprit.id) == (4, "slow_compute", "e2-2")
 
 
+def test_a_stage_that_begins_its_steps_late_is_one_of_two_whose_hop_comes_late() -> None:
+    """Over gloo a message begins once both ends are ready, and its sender may be what waits."""
+    found = diagnose(pl.read_parquet(DATA / "slow_rank_pipeline.parquet"))
+    (job,) = found.jobs
+    assert (len(job.hosts), job.layout.pp.value, job.steps.height) == (4, 4, 49)
+    assert [(f.kind, f.culprit.type, f.culprit.id) for f in found.findings] == [
+        ("slow_compute", "group", "10.230.30.2,10.230.30.3")
+    ]
+
+
 def test_a_rank_that_is_stopped_is_the_hang() -> None:
     found = study("stopped_rank")
     assert [(f.kind, f.culprit.id) for f in found.findings if f.kind == "hang"] == [("hang", "d4-2")]

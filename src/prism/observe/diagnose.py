@@ -15,7 +15,7 @@ from prism.observe.findings.ranking import find_all
 from prism.observe.findings.routes import find_routes
 from prism.observe.jobs.grouping import ObservedJob, PeriodEstimator, find_remnants, measure_period, recognise_jobs
 from prism.observe.jobs.lives import part_successive_jobs
-from prism.observe.jobs.tenants import list_ports, part_simultaneous_jobs
+from prism.observe.jobs.tenants import answers_on_one_connection, list_ports, part_simultaneous_jobs
 from prism.observe.parallelism.known_jobs import Known, is_steady
 from prism.observe.parallelism.layout import infer_layout, relabel_ties
 from prism.observe.parallelism.message_streams import find_message_streams, find_rows
@@ -128,7 +128,7 @@ def open_case(traffic: Traffic, job: JobDiagnosis, until_ns: int) -> Case:
     np.maximum.at(sent_until_ns, src, last_ns)
     case = replace(
         case, bursts=job.bursts is not None, regular=job.regular, sent_until_ns=sent_until_ns,
-        beginning=job.life.beginning,
+        beginning=job.life.beginning, meets=answers_on_one_connection(traffic, job.observed.pairs),
     )  # fmt: skip
     return replace(case, saves=saves, waits_visible=job.visible.waits)
 

@@ -81,6 +81,7 @@ class Case:
     transfers_visible: bool = True  # whether single transfers can be timed
     waits_visible: bool = False  # where they cannot: whether silences between them can
     bursts: bool = False  # whether each message is all that a connection sends in a step
+    meets: bool = False  # whether messages may begin only once their receivers are ready too, as over TCP
     beginning: Beginning | None = None  # of a step that only some hosts began before the job stopped
     regular: bool = False  # whether steps are known to send the same, which else its template tells
     sent_until_ns: Ints | None = None  # by endpoint, when it last sent anything to others of the job

@@ -17,7 +17,7 @@ from prism.observe.findings.case import Case, Floats, culprit, is_pipeline
 from prism.observe.findings.cost import settle
 from prism.observe.findings.residuals import list_residuals, number_hosts
 from prism.observe.findings.scoring import PER_STEP, Candidate, Cause, Scores, score, sum_steps
-from prism.observe.findings.telling import AHEAD, hosts_of, tell_late, tell_two
+from prism.observe.findings.telling import AHEAD, find_late_hop, hosts_of, tell_hop, tell_late, tell_two
 from prism.observe.findings.verdicts import Proposal
 from prism.observe.findings.waits import are_of_larger_group
 from prism.observe.findings.windows import Window, spread_of
@@ -109,7 +109,10 @@ def _choose(
             return []  # One of them is last by design.
         others = [c for c in rivals if _apart(case, c, rival)]
         return tell_two(case, best, rival, best.lead(others[0] if others else None))
-    return [tell_late(case, best, causes, rivals, margin)] if margin >= AHEAD else []
+    if margin < AHEAD:
+        return []
+    hop = find_late_hop(case, best) if case.meets else None
+    return [tell_late(case, best, causes, rivals, margin) if hop is None else tell_hop(case, best, hop, margin)]
 
 
 def _is_awaited(scores: Scores, cause: Cause) -> bool:

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from itertools import pairwise
 
 import numpy as np
+import polars as pl
 
 from prism.observe import levels
 from prism.observe.findings.case import Case, culprit, is_pipeline
@@ -63,6 +65,46 @@ def tell_two(case: Case, one: Cause, other: Cause, margin: float) -> list[Propos
         "slow_compute", who, window.first, window.last, lost_s=cost.lost_s, score=margin, evidence=evidence
     )
     return [Proposal(finding=told, gain=one.gain)]
+
+
+def find_late_hop(case: Case, cause: Cause) -> tuple[str, str] | None:
+    """The hosts of a hop onward that comes late, if a stage works longer on its way there but not on its way back.
+
+    Where a message begins only once both ends are ready, the next stage may be what comes late to its step.
+    """
+    after = {a: b for chain in case.stages.chains for a, b in pairwise(chain)}
+    hosts = {(case.hosts[e], case.hosts[after[e]]) for e in cause.members if e in after}
+    if cause.stage is not None or len(hosts) != 1 or len(next(iter(hosts))) != len(set(next(iter(hosts)))):
+        return None
+    there, back = (_measure_more_work(case, cause, phase) for phase in ("forward", "backward"))
+    return None if back > levels.SHARE_SMALL * there else hosts.pop()
+
+
+def _measure_more_work(case: Case, cause: Cause, phase: str) -> float:
+    """Nanoseconds that a phase of a cause takes longer in its window than before, or, if unseen then, than others'."""
+    own, inside = (
+        pl.col("endpoint").is_in(sorted(cause.members)),
+        pl.col("step").is_between(cause.window.first, cause.window.last),
+    )
+    work, seen = pl.col("work_ns"), case.work.filter(phase=phase)
+    usual = pl.coalesce(work.filter(own & ~inside).median(), work.filter(~own & inside).median())
+    return float(seen.select(work.filter(own & inside).median() - usual).item() or 0.0)
+
+
+def tell_hop(case: Case, cause: Cause, hop: tuple[str, str], margin: float) -> Proposal:
+    """The finding of one hop of a pipeline, either end of which may be late."""
+    cost = price(case, cause)
+    window = cause.window
+    evidence = (
+        f"what {hop[0]} sends to {hop[1]} comes later in {window.length} of {case.steps.height} steps, and all others "
+        "wait for it; messages begin once both ends are ready, and records do not show which of the two is late; "
+        f"{cost.words}"
+    )
+    who = culprit("group", ",".join(case.address(e) for host in hop for e in sorted(case.own_by_host[host])))
+    told = case.finding(
+        "slow_compute", who, window.first, window.last, lost_s=cost.lost_s, score=margin, evidence=evidence
+    )
+    return Proposal(finding=told, gain=cause.gain)
 
 
 def price(case: Case, cause: Cause) -> Cost:

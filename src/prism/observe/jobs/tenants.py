@@ -72,6 +72,16 @@ def list_ports(traffic: Traffic, endpoints: Ints, pairs: Ints) -> tuple[str, ...
     return tuple(map(str, found.to_list()))
 
 
+def answers_on_one_connection(traffic: Traffic, pairs: Ints) -> bool:
+    """Whether both directions between some endpoints use the same ports, as over TCP."""
+    if "dst_port" not in traffic.streams.columns:
+        return False
+    of_pair = traffic.pairs[pairs].lazy().select("pair", "src", "dst")
+    own = traffic.streams.lazy().join(of_pair, on="pair").select("src", "src_port", "dst", "dst_port").drop_nulls()
+    back = own.rename({"src": "dst", "src_port": "dst_port", "dst": "src", "dst_port": "src_port"})
+    return own.join(back, on=own.collect_schema().names(), how="semi").head(1).collect().height > 0
+
+
 def share_hosts(traffic: Traffic, endpoints: Ints) -> bool:
     """Whether several jobs use some of these endpoints at the same time."""
     if traffic.tenants is None:
