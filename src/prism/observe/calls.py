@@ -26,7 +26,7 @@ def _calls_of(diagnosis: Diagnosis, job: JobDiagnosis) -> pl.DataFrame:
     ).unique(["kind", "member"], keep="first")
     sent = case.messages.select(
         pl.col("step").replace(-1, None).cast(pl.Int32),
-        "kind",
+        pl.col("kind").cast(pl.String),  # categories join with nothing else
         diagnosis.traffic.endpoints["address"].gather(case.messages["src"]).alias("member"),
         "start_ns",
         "end_ns",
