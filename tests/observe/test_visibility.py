@@ -68,6 +68,17 @@ def test_steps_that_cannot_be_seen_are_not_guessed(made: Made, coarse: object) -
     assert "unknown" not in set(pipe.pairs["kind"])
 
 
+def test_where_an_active_timeout_hides_steps_it_is_said_which_one_would_show_them(made: Made) -> None:
+    cut, rounded = (diagnose(flows, made.topology) for flows in (
+        export(made.flows, 15 * SECOND, 15 * SECOND), whole_seconds(made.flows)))  # fmt: skip
+    advice = "to see them, the active timeout must be shorter than a step"
+    for job in cut.jobs:
+        assert any(
+            note.startswith("steps cannot be seen (records are cut") and note.endswith(advice) for note in job.notes
+        )
+    assert not any(advice in note for note in rounded.notes)
+
+
 def test_a_clean_bill_needs_steps(made: Made, tmp_path: object) -> None:
     folder = tmp_path  # type: ignore[assignment]
     export(made.flows, 60 * SECOND, 60 * SECOND).write_parquet(folder / "flows.parquet")  # type: ignore[operator]

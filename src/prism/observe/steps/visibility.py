@@ -72,12 +72,13 @@ def judge_visibility(
     why = f" ({'; '.join(reasons)})" if reasons else ""
     if not steps.height:
         unclear = why or " (its traffic repeats at no regular moment)"
+        needed = "; to see them, the active timeout must be shorter than a step" if cut >= config.cut else ""
         return Visibility(
             steps=False,
             inside=False,
             layout=not reasons,  # Records of single messages show their purpose, however different the steps.
             waits=False,
-            notes=(f"steps cannot be seen{unclear}: whether it is slow is not known",),
+            notes=(f"steps cannot be seen{unclear}: whether it is slow is not known{needed}",),
         )
     if reasons:
         waits = len(reasons) == 1 and "idle timeout" in why
