@@ -24,7 +24,7 @@ def case(monkeypatch: pytest.MonkeyPatch) -> Any:
     monkeypatch.setattr(causes, "tell_late", lambda case, cause, causes, rivals, margin: _say(cause))
     names = [f"node-{i}" for i in range(4)]
     own = {name: {i} for i, name in enumerate(names)}
-    return SimpleNamespace(hosts=names, own_by_host=own, stages=SimpleNamespace(stage={}, chains=[]))
+    return SimpleNamespace(hosts=names, own_by_host=own, stages=SimpleNamespace(stage={}, chains=[]), meets=False)
 
 
 def _say(cause: Cause) -> tuple[list[int], int, int]:
