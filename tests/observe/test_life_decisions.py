@@ -24,6 +24,7 @@ from test_life import (
     make_streams,
 )
 
+from prism.observe import levels
 from prism.observe.diagnose import find_last_save
 from prism.observe.findings import silence
 from prism.observe.findings.progress import find_drift, find_longer_pauses, find_slow_steps
@@ -158,6 +159,29 @@ def test_whole_steps_since_the_start_are_those_of_nearly_every_stream() -> None:
     assert not life._sent_whole_steps(template, BEGIN)
     none = replace(template, usual=np.where(np.arange(RANKS) == 0, 0, LAYERS))
     assert life._sent_whole_steps(none, LAST)  # what is usually not sent does not count
+
+
+@pytest.mark.parametrize(
+    ("small", "size", "wanders", "bursts", "bytes_show"),
+    [
+        (5, 0, True, False, True),  # acknowledgements, and boundaries that wander: TCP
+        (5, 0, False, False, False),
+        (0, 0, True, False, False),
+        (0, 0, False, True, True),
+        (5, levels.SMALL_MESSAGE_BYTES, True, False, False),  # these are not small
+    ],
+)
+def test_bytes_show_how_far_a_step_went_in_bursts_and_over_tcp(
+    small: int, size: int, wanders: bool, bursts: bool, bytes_show: bool
+) -> None:
+    load = pl.DataFrame({"bytes": [size] * small + [1_000_000] * (10 - small)})
+    template = replace(make_step_template(3), load=load, wanders=wanders, bursts=bursts)
+    assert life.counts_bytes(template) is bytes_show
+
+
+@pytest.mark.parametrize(("sent", "whole"), [(3000.0, True), (3003.0, True), (3004.0, False), (0.0, False)])
+def test_bytes_are_of_whole_steps_but_for_a_share_of_one(sent: float, whole: bool) -> None:
+    assert life._are_whole(np.full(4, sent), np.full(4, 1000.0), 0.003) is whole
 
 
 @pytest.mark.parametrize(("longest_ms", "whole"), [(299.0, False), (301.0, True)])

@@ -158,6 +158,12 @@ def test_a_job_that_begins_another_step_after_a_silence_broke_off(sent: list[int
     assert breaks_off(template, at * SECOND + 40_000_000 * sent[at]) == breaks
 
 
+def test_only_the_messages_between_the_boundaries_around_a_silence_count() -> None:
+    template = replace(make_steps([12, 20, 20, 20]), slack=0.5)
+    assert not breaks_off(template, 1 * SECOND + 800_000_000)  # not those of the step before nor the first of the next
+    assert breaks_off(template, 800_000_000)
+
+
 @pytest.mark.parametrize(("ends", "repeats", "same"), [(4, False, True), (4, True, False), (12, False, False)])
 def test_a_few_transfers_that_do_not_repeat_belong_to_the_job_of_their_endpoints(
     ends: int, repeats: bool, same: bool
