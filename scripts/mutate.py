@@ -97,6 +97,8 @@ TARGETS = {
             "tests/observe/test_finding_decisions.py",
             "tests/observe/test_life.py",
             "tests/observe/test_life_decisions.py",
+            "tests/observe/test_lives.py",
+            "tests/observe/test_progress.py",
             "tests/observe/test_stopped.py",
             "tests/observe/test_gloo_captures.py",
         ),

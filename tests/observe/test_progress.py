@@ -6,9 +6,11 @@ import numpy as np
 import pytest
 from test_finding_decisions import BEGIN, HOSTS, MS, S, make_case, make_messages, name
 
-from prism.observe.findings.case import Case
+from prism.observe.findings import silence
+from prism.observe.findings.case import Case, culprit
 from prism.observe.findings.progress import find_drift, find_longer_pauses, find_slow_steps
 from prism.observe.findings.silence import find_hang
+from prism.observe.findings.stopped import FirstToStop
 
 
 def test_steps_within_six_times_their_own_noise_are_usual_however_short_they_are() -> None:
@@ -76,3 +78,12 @@ def test_a_job_that_finished_the_broken_step_was_held_up() -> None:
     assert (found.kind, found.culprit.type, found.score) == ("slow_step", "job", 0.5)
     assert "which was finished afterwards" in found.evidence
     assert find_hang(make_broken(resumed=True, silent_s=1.0)) == []
+
+
+def test_a_host_of_which_one_rank_stopped_is_what_is_replaced(monkeypatch: pytest.MonkeyPatch) -> None:
+    case = make_broken(resumed=False)
+    first = FirstToStop(culprit("endpoint", case.address(1)), why="it sent nothing", others_went_on=True, score=0.9)
+    monkeypatch.setattr(silence, "name_first_to_stop", lambda *_: first)
+    (found,) = find_hang(case)
+    assert (found.kind, found.culprit.type) == ("hang", "host")
+    assert found.culprit.id == case.endpoints["host"][1]
