@@ -30,6 +30,18 @@ def test_files_of_an_emulation_that_was_killed_come_back(tmp_path: Path, monkeyp
     assert (tmp_path / "emulated-files" / "best.pt").read_text() == "emulated"
 
 
+def test_a_journal_that_another_emulation_removes_meanwhile_stops_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    left = leave_journal(tmp_path, tmp_path / "best.pt").parent.parent
+    monkeypatch.setattr(Path, "iterdir", lambda _: iter([left.with_name("999999998"), left]))
+    said: list[str] = []
+    Journals().describe(said.append)
+    assert (tmp_path / "best.pt").read_text() == "the user's"
+    assert not any("could not be brought back" in line for line in said)
+
+
 def test_a_journal_of_another_user_is_left_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     entry = leave_journal(tmp_path, tmp_path / "best.pt")

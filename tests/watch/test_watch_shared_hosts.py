@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import polars as pl
@@ -29,7 +30,7 @@ def see(until_s: float, **ports: list[str]) -> WindowReport:
     return replace(report, jobs=tuple(jobs))
 
 
-def test_jobs_on_the_same_hosts_keep_their_names_when_their_order_changes():
+def test_jobs_on_the_same_hosts_keep_their_names_when_their_order_changes() -> None:
     state = WatchState(warm_up_ns=0)
     state.handle(see(1, a=["5000", "5001"], bb=["6000", "6001"]))
     swapped = see(2, bb=["6000", "6001"], a=["5000", "5002"])
@@ -38,7 +39,7 @@ def test_jobs_on_the_same_hosts_keep_their_names_when_their_order_changes():
     assert [finding.job for finding in state.findings] == ["job-2"]
 
 
-def test_a_job_keeps_its_name_when_another_joins_its_hosts_and_sends_more(tmp_path):
+def test_a_job_keeps_its_name_when_another_joins_its_hosts_and_sends_more(tmp_path: Path) -> None:
     state = WatchState(warm_up_ns=0)
     state.handle(see(1, a=["5000"]))
     state.save(tmp_path / "state.json")
@@ -48,7 +49,7 @@ def test_a_job_keeps_its_name_when_another_joins_its_hosts_and_sends_more(tmp_pa
     assert {name: job.step_s for name, job in state.jobs.items()} == {"job-1": 1.0, "job-2": 2.0}
 
 
-def test_metrics_tell_two_jobs_on_the_same_hosts():
+def test_metrics_tell_two_jobs_on_the_same_hosts() -> None:
     report = see(30, a=["5000"], bb=["6000"])
     watch = Watch(
         FrameSource(make_flows([1.0, 30.0])), None, WatchConfig(), [].append,
@@ -62,7 +63,7 @@ def lengths(jobs: tuple[SeenJob, ...]) -> list[float]:
     return [round(job.step_s or 0.0, 3) for job in jobs]
 
 
-def test_a_memory_remembers_each_of_two_jobs_on_the_same_hosts():
+def test_a_memory_remembers_each_of_two_jobs_on_the_same_hosts() -> None:
     flows, memory = pl.concat([LONG, SHORT]).sort("start_ns"), JobMemory()
     until = int(flows["end_ns"].to_numpy().max())
     fresh = look_at(flows, None, until)
@@ -72,7 +73,7 @@ def test_a_memory_remembers_each_of_two_jobs_on_the_same_hosts():
     assert len(memory._jobs) == 2
 
 
-def test_a_replayed_job_keeps_its_name_when_another_joins_it():
+def test_a_replayed_job_keeps_its_name_when_another_joins_it() -> None:
     joined = LONG.filter(pl.col("start_ns") >= int(LONG["start_ns"].to_numpy().min()) + 16_000 * MS)
     flows = pl.concat([SHORT, joined]).sort("start_ns")
     begin, end = (int(flows["start_ns"].to_numpy()[i]) for i in (0, -1))

@@ -17,6 +17,14 @@ ASIDE = "emulated-files"
 _STORE = ".prism-emulate"  # in the working folder, so that keeping a file is a link
 
 
+def _is_left_by_us(journal: Path) -> bool:
+    """Whether an emulation of this user left a journal when it was killed; one of other users could name any file."""
+    try:
+        return journal.lstat().st_uid == os.getuid() and not Path("/proc", journal.name).exists()
+    except FileNotFoundError:
+        return False  # Another emulation has just ended.
+
+
 class Journals:
     """The journals of one emulation; files of an earlier one that was killed are brought back first."""
 
@@ -27,9 +35,11 @@ class Journals:
         self._runs = 0
         self.set_aside: set[str] = set()  # what runs wrote and where it is now
         self._unread: list[Path] = []  # journals that are damaged; nothing in them is touched
-        for left in self._store.iterdir() if self._store.is_dir() else ():
-            # A journal that somebody else left in a shared folder could name any file of this user.
-            if left.lstat().st_uid == os.getuid() and not Path("/proc", left.name).exists():
+        found: list[Path] = []
+        with contextlib.suppress(OSError):  # there is none, or it is not for us to read
+            found = list(self._store.iterdir())
+        for left in found:
+            if _is_left_by_us(left):
                 try:
                     self._undo(left)
                 except (OSError, ValueError, KeyError, TypeError):
