@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -198,3 +199,17 @@ def test_any_text_in_any_cell_gives_a_report_or_one_clear_line(tmp_path: Path, c
         characterize(path)
     except InputError as error:
         assert "cells.csv" in str(error)
+
+
+def test_long_rows_in_a_zstd_table_stop_the_reading_where_zstandard_is_not_installed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    zstandard = pytest.importorskip("zstandard")
+    good, long = tmp_path / "good.csv.zst", tmp_path / "long.csv.zst"
+    text = b"gpus,state,duration\n8,COMPLETED,60\n"
+    good.write_bytes(zstandard.compress(text))
+    long.write_bytes(zstandard.compress(text + b"8,COMPLETED,60,extra\n"))
+    monkeypatch.setitem(sys.modules, "zstandard", None)
+    assert characterize(good).study.summary.jobs == 1
+    with pytest.raises(BadFileError, match=r"long\.csv\.zst: has rows with more values than columns.*\[zstd\]"):
+        characterize(long)

@@ -50,6 +50,7 @@ class Trace:
     quoted: bool = True  # False: no cell is in quotes, so that rows can be split faster
     lossy: bool = False  # text that is not UTF-8 is read with its bad bytes replaced
     extra: pl.Series | None = None  # by row, the first value that has no column; None where no row has one
+    strict: bool = False  # rows with more values than columns could not be looked for; one stops the reading
     sha256: str | None = None  # filled in by who has the time to hash the file
 
     @property
@@ -107,6 +108,11 @@ def open_trace(path: Path, options: OpenOptions | None = None) -> Trace:
         )
         return _hold(path, "swf", table, options, swf.NOTE + said)
     separator, header, named = _sniff(head, path, options)
+    strict, extra = False, None
+    try:
+        extra = find_extra_values(path, separator, len(header) - (header[-1] == ""), named=named)
+    except MissingExtraError:
+        strict = True  # zstd, which only Polars can unpack here
     return Trace(
         path=path,
         kind="csv",
@@ -115,15 +121,9 @@ def open_trace(path: Path, options: OpenOptions | None = None) -> Trace:
         header=None if named else tuple(header),
         quoted=packed or _has_quotes(path),
         lossy=options.lossy,
-        extra=_find_extra_values(path, separator, len(header) - (header[-1] == ""), named=named),
+        extra=extra,
+        strict=strict,
     )
-
-
-def _find_extra_values(path: Path, separator: str, num_columns: int, *, named: bool) -> pl.Series | None:
-    try:
-        return find_extra_values(path, separator, num_columns, named=named)
-    except MissingExtraError:
-        return None  # zstd, which only Polars can unpack here
 
 
 def _hold(path: Path, kind: str, table: pl.DataFrame, options: OpenOptions, note: str | None = None) -> Trace:
@@ -203,7 +203,7 @@ def _scan_csv(trace: Trace) -> pl.LazyFrame:
         infer_schema=False,
         quote_char='"' if trace.quoted else None,
         encoding="utf8-lossy" if trace.lossy else "utf8",
-        truncate_ragged_lines=True,  # `extra` says where
+        truncate_ragged_lines=not trace.strict,  # `extra` says where
         glob=False,
     )
 
@@ -278,6 +278,11 @@ def _explain(trace: Trace, error: Exception) -> BadFileError:
     text = str(error)
     if "utf-8" in text.lower() or "utf8" in text.lower():
         return NotUtf8Error(f"{trace.path}: holds text that is not UTF-8; save it as UTF-8")
+    if trace.strict and "more fields than" in text:
+        return BadFileError(
+            f"{trace.path}: has rows with more values than columns; to see which, unpack the file,"
+            " or: pip install 'prism-llm[zstd]'"
+        )
     return BadFileError(f"{trace.path}: cannot be read as a table ({_first_line(error)}); export it again")
 
 
