@@ -21,6 +21,7 @@ from prism.observe.parallelism.layout import infer_layout, relabel_ties
 from prism.observe.parallelism.message_streams import find_message_streams, find_rows
 from prism.observe.parallelism.pairs import choose_kind, label_pairs
 from prism.observe.parallelism.rank_counts import count_own_nics, count_unseen_ranks
+from prism.observe.parallelism.rings import find_unseen, turn_rings
 from prism.observe.parallelism.stages import NO_STAGES, find_stages
 from prism.observe.parallelism.volumes import lay_out_volumes
 from prism.observe.phases import find_ends, join_phases
@@ -172,7 +173,7 @@ def _study(traffic: Traffic, job: ObservedJob, gpus_per_host: int | None, known:
     found = find_message_streams(traffic, job)
     streams = known.label(traffic, found) if known is not None else None
     if streams is None:
-        known, streams = None, label_pairs(found)
+        known, streams = None, turn_rings(traffic, job, label_pairs(found))
     steps, clock = _find_steps(traffic, job, messages, streams, known)
     stages = known.place(job) if known is not None else find_stages(
         pipeline_messages(messages, streams),
@@ -215,8 +216,9 @@ def _study(traffic: Traffic, job: ObservedJob, gpus_per_host: int | None, known:
         pairs = pairs.with_columns(pl.min_horizontal("confidence", told).alias("confidence"))
     if np.isin(job.endpoints, traffic.mixed).any():
         visible, layout = replace(visible, notes=(*visible.notes, MIXED)), layout.cap(levels.SHARE_HALF)
+    layout, unseen = find_unseen(traffic, job).judge(traffic, layout)
     by_messages = replace(
-        list_unstudied(traffic, job, *visible.notes),
+        list_unstudied(traffic, job, *visible.notes, *unseen),
         visible=visible, layout=layout, pairs=pairs, steps=steps, streams=streams, stages=stages, clock=clock,
     )  # fmt: skip
     return _read_bursts(traffic, by_messages, messages)
@@ -244,8 +246,9 @@ def _read_bursts(traffic: Traffic, job: JobDiagnosis, own: pl.DataFrame) -> JobD
     if template is None or template.wanders:
         return job
     visible = judge_visibility(traffic, bursts.streams, bursts.steps, bursts=True)
+    kept = [note for note in job.notes if note == MIXED or note not in job.visible.notes]
     return replace(job, bursts=bursts.messages, streams=bursts.streams, steps=bursts.steps, clock=None, visible=visible,
-                   regular=True, notes=(*visible.notes, *(n for n in job.notes if n == MIXED), _BURSTS))  # fmt: skip
+                   regular=True, notes=(*visible.notes, *kept, _BURSTS))  # fmt: skip
 
 
 def _find_steps(

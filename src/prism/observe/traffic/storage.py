@@ -68,8 +68,27 @@ def _one_sided_hosts(
     # Whoever passes on all that it takes serves nobody, also where records are cut at any size.
     given, taken = (np.bincount(end, load, minlength=num) for end in (giver, taker))
     passes_on = np.abs(given - taken) <= _PASSED_ON * taken
-    known = (np.maximum(peers, friends) >= 2) & ~(even[0] | even[1] | passes_on)
+    trains = even[0] | even[1] | passes_on | _are_ends_of_rings(giver, taker, load, num)
+    known = (np.maximum(peers, friends) >= 2) & ~trains
     return np.nonzero(((np.minimum(*uneven) > share) & known)[host])[0]
+
+
+def _are_ends_of_rings(
+    giver: NDArray[np.int64], taker: NDArray[np.int64], load: NDArray[np.float64], num: int
+) -> NDArray[np.bool_]:
+    """Hosts that only give to one host what it gives to another, or take from one what it takes: the next hop of a ring
+    is not in the records.
+    """
+    links = pl.DataFrame({"a": giver, "b": taker, "load": load}).group_by("a", "b").agg(pl.col("load").sum())
+    total = np.bincount(giver, load, minlength=num) + np.bincount(taker, load, minlength=num)
+    ends = np.zeros(num, np.bool_)
+    for end, middle in (("a", "b"), ("b", "a")):
+        main = links.filter(pl.col("load") > _PURE * pl.Series(total)[links[end]])
+        onward = links.rename({end: middle, middle: "beyond", "load": "passed"})
+        passed = main.join(onward, on=middle).filter(pl.col("beyond") != pl.col(end))
+        alike = (pl.col("passed") - pl.col("load")).abs() <= _PASSED_ON * pl.col("load")
+        ends[passed.filter(alike)[end].to_numpy()] = True
+    return ends
 
 
 def _list_gifts(
