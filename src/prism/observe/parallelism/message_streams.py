@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from prism.observe import levels
 from prism.observe.jobs.grouping import SKEW_NS, ObservedJob, choose_some
+from prism.observe.parallelism.exchanges import with_exchanges
 from prism.observe.traffic.medians import interpolate_quantile, take_median
 from prism.observe.traffic.numbering import nearest
 from prism.observe.traffic.table import Traffic
@@ -57,7 +58,7 @@ def find_message_streams(traffic: Traffic, job: ObservedJob) -> pl.DataFrame:
     answers = _find_answers(traffic, frame, estimate_loss(frame))
     unit = pl.col("connection") if traffic.connected else pl.col("stream")
     frame = frame.with_columns(unit.cast(pl.Int64).alias("unit"))
-    return frame.join(answers, on="family", how="left", maintain_order="left")
+    return with_exchanges(traffic, frame.join(answers, on="family", how="left", maintain_order="left"))
 
 
 def find_rows(streams: pl.DataFrame, wanted: pl.Series) -> Ints:
