@@ -16,6 +16,7 @@ from prism.observe.parallelism.layout_model import (
     Reading,
     _count_degrees,
     _log_prior,
+    _score_layouts,
     confidence_of,
     list_layouts,
     rank_layouts,
@@ -131,3 +132,72 @@ def test_what_no_count_tells_is_said_as_surely_as_it_is_common() -> None:
 @pytest.mark.parametrize(("ranks", "degrees"), [(1, 1), (2, 1), (7, 1), (8, 3), (12, 5)])
 def test_degrees_are_counted_by_the_divisors_of_the_ranks(ranks: int, degrees: int) -> None:
     assert _count_degrees(ranks) == degrees
+
+
+def test_every_layout_of_a_number_of_ranks_is_listed_once() -> None:
+    for ranks in (1, 6, 12):
+        found = list(list_layouts(ranks))
+        every = {
+            (dp, pp, tp, cp, ep)
+            for pp in range(1, ranks + 1) for tp in range(1, ranks + 1) for cp in range(1, ranks + 1)
+            for dp in range(1, ranks + 1) for ep in range(1, ranks + 1)
+            if dp * pp * tp * cp == ranks and (dp * cp) % ep == 0 and ranks % ep == 0
+        }  # fmt: skip
+        assert len(found) == len(every) and {(d.dp, d.pp, d.tp, d.cp, d.ep) for d in found} == every
+
+
+def degrees(**values: int) -> Degrees:
+    return Degrees(**{"dp": 1, "pp": 1, "tp": 1, "cp": 1, "ep": 1, **values})
+
+
+@pytest.mark.parametrize(
+    ("layout", "factors"),
+    [
+        ({"dp": 16}, (0.99, 0.8, 0.8, 0.7)),
+        ({"dp": 4, "pp": 4}, (0.99, 0.8, 0.5, 0.3)),  # two stages on each host of eight
+        ({"dp": 8, "pp": 2}, (0.99, 0.8, 0.5, 0.7)),
+        ({"dp": 4, "pp": 2, "tp": 2}, (0.8, 0.8, 0.5 / 3, 0.7)),
+        ({"dp": 8, "tp": 2}, (0.5, 0.8, 0.2 / 3, 0.7)),
+        ({"dp": 8, "cp": 2}, (0.01 / 4, 0.8, 0.8, 0.7)),
+        ({"dp": 8, "pp": 2, "ep": 2}, (0.99, 0.2 / 4, 0.8, 0.7)),
+        ({"tp": 16}, (0.5, 0.8, 0.2 / 3, 0.02, 0.7)),  # over hosts
+    ],
+)
+def test_how_common_a_layout_is(layout: dict[str, int], factors: tuple[float, ...]) -> None:
+    assert _log_prior(degrees(**layout), 16, 8, LayoutConfig()) == pytest.approx(sum(map(math.log, factors)))
+
+
+def test_tensors_split_over_a_number_that_is_no_power_of_two_are_rare() -> None:
+    rare = _log_prior(degrees(dp=4, tp=3), 12, 8, LayoutConfig())
+    assert rare == pytest.approx(sum(map(math.log, (0.5, 0.8, 0.2 / 3, 0.02, 0.7))))
+
+
+def test_layouts_that_change_no_digit_are_left_out_and_counts_are_as_likely_as_each_other() -> None:
+    stages = Reading(value=4, reliability=0.98, predict=lambda d: (d.pp,))
+    sharp = Reading(value=2, reliability=1 - 1e-9, predict=lambda d: (d.tp,), merged=True)
+    count = RankCount(ranks=16, per_host=8, readings=[stages, sharp])
+    kept = _score_layouts(count, LayoutConfig())
+    assert {d.tp for _, d in kept} == {2}
+    everything = _score_layouts(RankCount(ranks=16, per_host=8, readings=[stages]), LayoutConfig())
+    assert {d.tp for _, d in everything} > {1, 2, 4}
+    first, second = (RankCount(ranks=r, per_host=8, readings=[]) for r in (16, 32))
+    found = rank_layouts([first, second])
+    tops = [r for r in found if r.probability == pytest.approx(found[0].probability)]
+    assert [math.prod((r.degrees.dp, r.degrees.pp, r.degrees.tp, r.degrees.cp)) for r in tops[:2]] == [16, 32]
+
+
+def test_a_layout_is_as_likely_as_the_cube_of_its_likelihood_and_no_more_common_for_it() -> None:
+    reading = Reading(value=4, reliability=0.6, predict=lambda d: (d.pp,))
+    config = LayoutConfig()
+    first, *others = rank_layouts([RankCount(ranks=16, per_host=8, readings=[reading])])
+    for other in others:
+        common = _log_prior(first.degrees, 16, 8, config) - _log_prior(other.degrees, 16, 8, config)
+        likely = reading.log_likelihood(first.degrees) - reading.log_likelihood(other.degrees)
+        assert math.log(first.probability / other.probability) == pytest.approx(common + 3 * likely)
+
+
+def test_the_confidence_in_a_degree_is_that_of_all_layouts_that_have_it() -> None:
+    found = rank_layouts([RankCount(ranks=16, per_host=8, readings=[])])
+    best = found[0].degrees
+    assert confidence_of(found, "cp") == pytest.approx(sum(r.probability for r in found if r.degrees.cp == best.cp))
+    assert confidence_of(found, "cp") > confidence_of(found, "dp")

@@ -1,15 +1,14 @@
-"""Ends, layouts, windows, steps and silences at the borders of what is decided, by hand."""
+"""Ends of jobs and silences at the borders of what is decided, by hand."""
 
 from __future__ import annotations
 
-import math
 from dataclasses import replace
 
 import numpy as np
 import polars as pl
 import pytest
 from test_finding_decisions import BEGIN as START
-from test_finding_decisions import HOSTS, make_case, make_finding, make_ring, name
+from test_finding_decisions import HOSTS, make_case, make_ring
 from test_life import (
     BEGIN,
     LAST,
@@ -27,21 +26,7 @@ from test_life import (
 from prism.observe import levels
 from prism.observe.diagnose import find_last_save
 from prism.observe.findings import silence
-from prism.observe.findings.progress import find_drift, find_longer_pauses, find_slow_steps
 from prism.observe.findings.silence import Silence
-from prism.observe.findings.verdicts import _measure_noise, covers, weigh
-from prism.observe.findings.windows import Window, find_window, quantile_rows
-from prism.observe.parallelism.layout_model import (
-    Degrees,
-    LayoutConfig,
-    RankCount,
-    Reading,
-    _log_prior,
-    _score_layouts,
-    confidence_of,
-    list_layouts,
-    rank_layouts,
-)  # fmt: skip
 from prism.observe.steps import life
 from prism.observe.steps.life import LifeConfig, StepTemplate, make_template, rests_whole
 
@@ -221,222 +206,6 @@ def test_after_the_last_step_what_was_sent_since_its_end_counts() -> None:
     at = BEGIN + (STEPS - 1) * S + 400 * MS
     assert not rests_whole(early, at, config=CONFIG)
     assert rests_whole(early, int(early.until[-1]) - 1, config=CONFIG)
-
-
-# -- layouts
-
-
-def test_every_layout_of_a_number_of_ranks_is_listed_once() -> None:
-    for ranks in (1, 6, 12):
-        found = list(list_layouts(ranks))
-        every = {
-            (dp, pp, tp, cp, ep)
-            for pp in range(1, ranks + 1) for tp in range(1, ranks + 1) for cp in range(1, ranks + 1)
-            for dp in range(1, ranks + 1) for ep in range(1, ranks + 1)
-            if dp * pp * tp * cp == ranks and (dp * cp) % ep == 0 and ranks % ep == 0
-        }  # fmt: skip
-        assert len(found) == len(every) and {(d.dp, d.pp, d.tp, d.cp, d.ep) for d in found} == every
-
-
-def degrees(**values: int) -> Degrees:
-    return Degrees(**{"dp": 1, "pp": 1, "tp": 1, "cp": 1, "ep": 1, **values})
-
-
-@pytest.mark.parametrize(
-    ("layout", "factors"),
-    [
-        ({"dp": 16}, (0.99, 0.8, 0.8, 0.7)),
-        ({"dp": 4, "pp": 4}, (0.99, 0.8, 0.5, 0.3)),  # two stages on each host of eight
-        ({"dp": 8, "pp": 2}, (0.99, 0.8, 0.5, 0.7)),
-        ({"dp": 4, "pp": 2, "tp": 2}, (0.8, 0.8, 0.5 / 3, 0.7)),
-        ({"dp": 8, "tp": 2}, (0.5, 0.8, 0.2 / 3, 0.7)),
-        ({"dp": 8, "cp": 2}, (0.01 / 4, 0.8, 0.8, 0.7)),
-        ({"dp": 8, "pp": 2, "ep": 2}, (0.99, 0.2 / 4, 0.8, 0.7)),
-        ({"tp": 16}, (0.5, 0.8, 0.2 / 3, 0.02, 0.7)),  # over hosts
-    ],
-)
-def test_how_common_a_layout_is(layout: dict[str, int], factors: tuple[float, ...]) -> None:
-    assert _log_prior(degrees(**layout), 16, 8, LayoutConfig()) == pytest.approx(sum(map(math.log, factors)))
-
-
-def test_tensors_split_over_a_number_that_is_no_power_of_two_are_rare() -> None:
-    rare = _log_prior(degrees(dp=4, tp=3), 12, 8, LayoutConfig())
-    assert rare == pytest.approx(sum(map(math.log, (0.5, 0.8, 0.2 / 3, 0.02, 0.7))))
-
-
-def test_layouts_that_change_no_digit_are_left_out_and_counts_are_as_likely_as_each_other() -> None:
-    stages = Reading(value=4, reliability=0.98, predict=lambda d: (d.pp,))
-    sharp = Reading(value=2, reliability=1 - 1e-9, predict=lambda d: (d.tp,), merged=True)
-    count = RankCount(ranks=16, per_host=8, readings=[stages, sharp])
-    kept = _score_layouts(count, LayoutConfig())
-    assert {d.tp for _, d in kept} == {2}
-    everything = _score_layouts(RankCount(ranks=16, per_host=8, readings=[stages]), LayoutConfig())
-    assert {d.tp for _, d in everything} > {1, 2, 4}
-    first, second = (RankCount(ranks=r, per_host=8, readings=[]) for r in (16, 32))
-    found = rank_layouts([first, second])
-    tops = [r for r in found if r.probability == pytest.approx(found[0].probability)]
-    assert [math.prod((r.degrees.dp, r.degrees.pp, r.degrees.tp, r.degrees.cp)) for r in tops[:2]] == [16, 32]
-
-
-def test_a_layout_is_as_likely_as_the_cube_of_its_likelihood_and_no_more_common_for_it() -> None:
-    reading = Reading(value=4, reliability=0.6, predict=lambda d: (d.pp,))
-    config = LayoutConfig()
-    first, *others = rank_layouts([RankCount(ranks=16, per_host=8, readings=[reading])])
-    for other in others:
-        common = _log_prior(first.degrees, 16, 8, config) - _log_prior(other.degrees, 16, 8, config)
-        likely = reading.log_likelihood(first.degrees) - reading.log_likelihood(other.degrees)
-        assert math.log(first.probability / other.probability) == pytest.approx(common + 3 * likely)
-
-
-def test_the_confidence_in_a_degree_is_that_of_all_layouts_that_have_it() -> None:
-    found = rank_layouts([RankCount(ranks=16, per_host=8, readings=[])])
-    best = found[0].degrees
-    assert confidence_of(found, "cp") == pytest.approx(sum(r.probability for r in found if r.degrees.cp == best.cp))
-    assert confidence_of(found, "cp") > confidence_of(found, "dp")
-
-
-# -- windows and verdicts
-
-
-def test_windows_at_the_edges() -> None:
-    assert find_window(np.array([0.5, 0.0]), 0.2) == Window(0, 0, 0.5, 1.0)
-    assert find_window(np.array([0.0, 0.5]), 0.2) == Window(1, 1, 0.5, 1.0)
-    assert find_window(np.array([np.nan, 0.5, np.nan]), 0.2) == Window(0, 1, 0.5, 1.0)
-    assert find_window(np.array([0.3, 0.2, 0.3]), 0.2) == Window(0, 2, pytest.approx(0.8 / 3), pytest.approx(2 / 3))  # type: ignore[arg-type]
-    assert Window(2, 4, 0.0, 0.0).overlap(Window(3, 9, 0.0, 0.0)) == 2 == Window(3, 9, 0, 0).overlap(Window(2, 4, 0, 0))
-
-
-def test_a_quantile_is_the_lower_value() -> None:
-    values = np.array([[1.0, 2.0, 3.0, 4.0, np.nan]])
-    assert quantile_rows(np.array([[5.0, np.nan]]), 1.0, axis=1).tolist() == [5.0]
-    assert [quantile_rows(values, share, axis=1)[0] for share in (0.0, 0.32, 0.34, 0.99, 1.0)] == [1, 1, 2, 3, 4]
-
-
-def test_half_of_a_stretch_is_not_most_of_it() -> None:
-    assert not covers(make_finding(0, 5), make_finding(0, 10))
-    assert covers(make_finding(0, 5.1), make_finding(0, 10))
-
-
-def test_noise_is_how_much_a_step_differs_from_the_next() -> None:
-    assert _measure_noise(np.array([1.0])) == 0.0
-    assert _measure_noise(np.array([1.0, 1.0, 3.0, 3.0, 3.0])) == 0.0  # a change for good is no noise
-    lengths = np.tile([1.0, 1.1, 1.0], 10)
-    assert _measure_noise(lengths) == pytest.approx(1.4826 * 0.1 / math.sqrt(2), rel=0.01)
-
-
-@pytest.mark.parametrize(("outside", "sure"), [(3, False), (2, True)])
-def test_three_steps_outside_are_enough_to_compare_with(outside: int, sure: bool) -> None:
-    case = make_case([1.0] * (6 + outside))
-    assert (weigh(case, make_finding(0, 6)) == 1.0) is sure
-
-
-def test_how_sure_a_cause_is_follows_from_its_steps_in_standard_errors() -> None:
-    lengths = np.tile([1.0, 1.1, 1.0], 10)
-    lengths[:6] += 0.05
-    case = make_case(lengths.tolist())
-    inside, outside = lengths[:6], lengths[6:]
-    noise = 1.4826 * 0.1 / math.sqrt(2)
-    more = float(np.mean(inside - np.median(outside)))
-    error = noise * math.sqrt(1 / 6 + (math.pi / 2) / 24)
-    found = weigh(case, make_finding(0, float(lengths[:6].sum()) - 0.5))
-    assert found == pytest.approx(1 - math.exp(-0.5 * (more / error) ** 2), rel=0.02)
-
-
-def test_steps_without_noise_are_compared_to_a_fraction_of_a_thousandth() -> None:
-    lengths = [0.1] * 20 + [0.1003] * 6
-    assert weigh(make_case(lengths), make_finding(2.0, 9.0)) > 0.99
-
-
-def test_one_step_that_is_far_shorter_counts_no_further_than_six_standard_deviations() -> None:
-    lengths = np.tile([1.0, 1.1, 1.0], 10)
-    lengths[:12] += 0.2
-    lengths[3] = 0.1
-    case = make_case(lengths.tolist())
-    noise = 1.4826 * 0.1 / math.sqrt(2)
-    more = float(np.clip(lengths[:12] - 1.0, -6 * noise, None).mean())
-    error = noise * math.sqrt(1 / 12 + (math.pi / 2) / 18)
-    found = weigh(case, make_finding(0, float(lengths[:12].sum()) - 0.5))
-    assert found == pytest.approx(1 - math.exp(-0.5 * (more / error) ** 2), rel=0.02)
-
-
-# -- steps
-
-
-@pytest.mark.parametrize(("quick", "told"), [(6, True), (5, False)])
-def test_what_is_slow_nearly_always_is_how_the_job_is(quick: int, told: bool) -> None:
-    lengths = [1.0] * quick + ([1.5, 1.5, 1.0] * 12)[-(40 - quick) - 1 : -1]
-    assert len(lengths) == 40 and lengths[-1] == 1.5
-    assert bool(find_slow_steps(make_case(lengths))) is told
-
-
-def test_a_stretch_must_cost_half_a_step_and_a_single_one_two() -> None:
-    def cost(step: float, num: int) -> bool:
-        return bool(find_slow_steps(make_case([1.0] * 20 + [1 + step] * num + [1.0] * 10)))
-
-    assert cost(0.26, 2) and not cost(0.24, 2)
-    assert cost(2.1, 1) and not cost(0.9, 1)
-    assert not find_slow_steps(make_case([1.0, 1.0, 1.0, 9.0]))
-    assert find_slow_steps(make_case([1.0, 1.0, 1.0, 1.0, 9.0]))
-
-
-def test_the_score_of_a_slow_stretch_grows_with_it_up_to_a_limit() -> None:
-    (small,) = find_slow_steps(make_case([1.0] * 20 + [1.2] * 6 + [1.0] * 10))
-    (large,) = find_slow_steps(make_case([1.0] * 20 + [3.0] * 6 + [1.0] * 10))
-    (larger,) = find_slow_steps(make_case([1.0] * 20 + [9.0] * 6 + [1.0] * 10))
-    assert 0.3 < small.score < large.score == larger.score < 0.99
-
-
-def test_a_drift_needs_twenty_steps_and_rises_in_every_quarter() -> None:
-    rise = 1 + 0.1 * np.arange(20) / 19
-    assert name(find_drift(make_case(rise.tolist()))) == [("drift", "job-1")]
-    flat = rise.copy()
-    flat[10:15] = flat[5:10]
-    assert find_drift(make_case(flat.tolist())) == []
-    noisy = rise + 0.2 * np.random.default_rng(0).standard_normal(20)
-    assert find_drift(make_case(noisy.tolist())) == []
-
-
-def test_a_drift_must_rise_above_what_steps_differ_by() -> None:
-    x, turn = np.arange(40) / 39, np.tile([1.0, -1.0], 20)
-    assert find_drift(make_case((1 + 0.1 * x + 0.01 * turn).tolist())) != []
-    assert find_drift(make_case((1 + 0.1 * x + 0.05 * turn).tolist())) == []
-
-
-def test_longer_pauses_are_reported_with_their_number_and_length() -> None:
-    at = dict(zip(range(2, 60, 4), [0.4] * 4 + [0.8] * 3 + [0.4] * 3, strict=False))
-    case = make_case([1.0 + at.get(i, 0.0) for i in range(62)], pauses=at)
-    (found,) = find_longer_pauses(case)
-    assert found.evidence == "3 pauses after steps of 0.80 s on average; before 0.40 s"
-    assert found.lost_gpu_seconds == pytest.approx(3 * 0.4 * HOSTS, rel=0.01)
-    assert (found.start_ns, found.end_ns) == (case.steps["start_ns"][18], case.steps["end_ns"][26])
-
-
-def test_the_rise_of_a_drift_is_between_steps_half_the_observation_apart() -> None:
-    x = np.arange(40) / 39
-    lengths = 1 + 0.1 * x**1.5
-    rise = float(np.median((lengths[20:] - lengths[:20]) / (x[20:] - x[:20])))
-    (found,) = find_drift(make_case(lengths.tolist()))
-    assert found.lost_gpu_seconds == pytest.approx(0.5 * rise * 40 * HOSTS, rel=1e-4)
-
-
-def test_pauses_must_be_longer_by_a_third_most_of_the_time_and_not_always() -> None:
-    def told(pauses: list[float]) -> bool:
-        at = dict(zip(range(2, 60, 4), pauses, strict=False))
-        return bool(find_longer_pauses(make_case([1.0 + at.get(i, 0.0) for i in range(62)], pauses=at)))
-
-    assert told([0.4] * 6 + [0.54] * 3) and not told([0.4] * 6 + [0.5] * 3)
-    assert not told([0.4] * 8 + [0.8])  # one is none
-    assert told([0.4] * 3 + [0.8] * 5)
-    assert told([0.4] * 4 + [0.8, 0.8, 0.4, 0.8]) and not told([0.4] * 4 + [0.8, 0.4, 0.8, 0.4])
-    assert not told([0.4] + [0.8] * 8)
-    assert not told([0.8] * 4 + [0.4] * 4)  # none was shorter before
-
-
-@pytest.mark.parametrize(("steps", "told"), [(10, 0), (13, 1)])
-def test_a_pause_whose_end_was_not_seen_is_not_compared(steps: int, told: int) -> None:
-    at = {2: 0.4, 5: 0.8, 8: 0.8, 9: 0.4}
-    case = make_case([1.0 + at.get(i, 0.0) for i in range(steps)], pauses=at)
-    assert len(find_longer_pauses(case)) == told
 
 
 # -- silences

@@ -87,3 +87,80 @@ def test_a_host_of_which_one_rank_stopped_is_what_is_replaced(monkeypatch: pytes
     (found,) = find_hang(case)
     assert (found.kind, found.culprit.type) == ("hang", "host")
     assert found.culprit.id == case.endpoints["host"][1]
+
+
+@pytest.mark.parametrize(("quick", "told"), [(6, True), (5, False)])
+def test_what_is_slow_nearly_always_is_how_the_job_is(quick: int, told: bool) -> None:
+    lengths = [1.0] * quick + ([1.5, 1.5, 1.0] * 12)[-(40 - quick) - 1 : -1]
+    assert len(lengths) == 40 and lengths[-1] == 1.5
+    assert bool(find_slow_steps(make_case(lengths))) is told
+
+
+def test_a_stretch_must_cost_half_a_step_and_a_single_one_two() -> None:
+    def cost(step: float, num: int) -> bool:
+        return bool(find_slow_steps(make_case([1.0] * 20 + [1 + step] * num + [1.0] * 10)))
+
+    assert cost(0.26, 2) and not cost(0.24, 2)
+    assert cost(2.1, 1) and not cost(0.9, 1)
+    assert not find_slow_steps(make_case([1.0, 1.0, 1.0, 9.0]))
+    assert find_slow_steps(make_case([1.0, 1.0, 1.0, 1.0, 9.0]))
+
+
+def test_the_score_of_a_slow_stretch_grows_with_it_up_to_a_limit() -> None:
+    (small,) = find_slow_steps(make_case([1.0] * 20 + [1.2] * 6 + [1.0] * 10))
+    (large,) = find_slow_steps(make_case([1.0] * 20 + [3.0] * 6 + [1.0] * 10))
+    (larger,) = find_slow_steps(make_case([1.0] * 20 + [9.0] * 6 + [1.0] * 10))
+    assert 0.3 < small.score < large.score == larger.score < 0.99
+
+
+def test_a_drift_needs_twenty_steps_and_rises_in_every_quarter() -> None:
+    rise = 1 + 0.1 * np.arange(20) / 19
+    assert name(find_drift(make_case(rise.tolist()))) == [("drift", "job-1")]
+    flat = rise.copy()
+    flat[10:15] = flat[5:10]
+    assert find_drift(make_case(flat.tolist())) == []
+    noisy = rise + 0.2 * np.random.default_rng(0).standard_normal(20)
+    assert find_drift(make_case(noisy.tolist())) == []
+
+
+def test_a_drift_must_rise_above_what_steps_differ_by() -> None:
+    x, turn = np.arange(40) / 39, np.tile([1.0, -1.0], 20)
+    assert find_drift(make_case((1 + 0.1 * x + 0.01 * turn).tolist())) != []
+    assert find_drift(make_case((1 + 0.1 * x + 0.05 * turn).tolist())) == []
+
+
+def test_longer_pauses_are_reported_with_their_number_and_length() -> None:
+    at = dict(zip(range(2, 60, 4), [0.4] * 4 + [0.8] * 3 + [0.4] * 3, strict=False))
+    case = make_case([1.0 + at.get(i, 0.0) for i in range(62)], pauses=at)
+    (found,) = find_longer_pauses(case)
+    assert found.evidence == "3 pauses after steps of 0.80 s on average; before 0.40 s"
+    assert found.lost_gpu_seconds == pytest.approx(3 * 0.4 * HOSTS, rel=0.01)
+    assert (found.start_ns, found.end_ns) == (case.steps["start_ns"][18], case.steps["end_ns"][26])
+
+
+def test_the_rise_of_a_drift_is_between_steps_half_the_observation_apart() -> None:
+    x = np.arange(40) / 39
+    lengths = 1 + 0.1 * x**1.5
+    rise = float(np.median((lengths[20:] - lengths[:20]) / (x[20:] - x[:20])))
+    (found,) = find_drift(make_case(lengths.tolist()))
+    assert found.lost_gpu_seconds == pytest.approx(0.5 * rise * 40 * HOSTS, rel=1e-4)
+
+
+def test_pauses_must_be_longer_by_a_third_most_of_the_time_and_not_always() -> None:
+    def told(pauses: list[float]) -> bool:
+        at = dict(zip(range(2, 60, 4), pauses, strict=False))
+        return bool(find_longer_pauses(make_case([1.0 + at.get(i, 0.0) for i in range(62)], pauses=at)))
+
+    assert told([0.4] * 6 + [0.54] * 3) and not told([0.4] * 6 + [0.5] * 3)
+    assert not told([0.4] * 8 + [0.8])  # one is none
+    assert told([0.4] * 3 + [0.8] * 5)
+    assert told([0.4] * 4 + [0.8, 0.8, 0.4, 0.8]) and not told([0.4] * 4 + [0.8, 0.4, 0.8, 0.4])
+    assert not told([0.4] + [0.8] * 8)
+    assert not told([0.8] * 4 + [0.4] * 4)  # none was shorter before
+
+
+@pytest.mark.parametrize(("steps", "told"), [(10, 0), (13, 1)])
+def test_a_pause_whose_end_was_not_seen_is_not_compared(steps: int, told: int) -> None:
+    at = {2: 0.4, 5: 0.8, 8: 0.8, 9: 0.4}
+    case = make_case([1.0 + at.get(i, 0.0) for i in range(steps)], pauses=at)
+    assert len(find_longer_pauses(case)) == told

@@ -10,15 +10,15 @@ from typing import Any
 import numpy as np
 import polars as pl
 import pytest
-from test_finding_decisions import make_case, make_messages
+from test_finding_decisions import make_case, make_finding, make_messages
 
 from prism.observe.findings import contention, stopped
 from prism.observe.findings.case import culprit
 from prism.observe.findings.hot_experts import find_hot_expert
 from prism.observe.findings.residuals import Residuals
 from prism.observe.findings.scoring import PER_STEP, Candidate, score, score_delays
-from prism.observe.findings.verdicts import Proposal, choose, say_surely
-from prism.observe.findings.windows import Window
+from prism.observe.findings.verdicts import Proposal, _measure_noise, choose, covers, say_surely, weigh
+from prism.observe.findings.windows import Window, find_window, quantile_rows
 from prism.records.findings import Alternative, CulpritType, Finding, FindingKind
 
 STEPS = 10
@@ -256,3 +256,67 @@ def test_from_when_to_when_tenants_meet_costs_its_choice() -> None:
     met = contention._meet(other, times, {0}, "leaf-0>leaf-1", replace(other, messages=busy), {0})
     assert met is not None
     assert met.depends == pytest.approx(contention._depend((8, 1.0), (12, 0.0)) - 2 * math.log(8))
+
+
+# -- windows and verdicts
+
+
+def test_windows_at_the_edges() -> None:
+    assert find_window(np.array([0.5, 0.0]), 0.2) == Window(0, 0, 0.5, 1.0)
+    assert find_window(np.array([0.0, 0.5]), 0.2) == Window(1, 1, 0.5, 1.0)
+    assert find_window(np.array([np.nan, 0.5, np.nan]), 0.2) == Window(0, 1, 0.5, 1.0)
+    assert find_window(np.array([0.3, 0.2, 0.3]), 0.2) == Window(0, 2, pytest.approx(0.8 / 3), pytest.approx(2 / 3))  # type: ignore[arg-type]
+    assert Window(2, 4, 0.0, 0.0).overlap(Window(3, 9, 0.0, 0.0)) == 2 == Window(3, 9, 0, 0).overlap(Window(2, 4, 0, 0))
+
+
+def test_a_quantile_is_the_lower_value() -> None:
+    values = np.array([[1.0, 2.0, 3.0, 4.0, np.nan]])
+    assert quantile_rows(np.array([[5.0, np.nan]]), 1.0, axis=1).tolist() == [5.0]
+    assert [quantile_rows(values, share, axis=1)[0] for share in (0.0, 0.32, 0.34, 0.99, 1.0)] == [1, 1, 2, 3, 4]
+
+
+def test_half_of_a_stretch_is_not_most_of_it() -> None:
+    assert not covers(make_finding(0, 5), make_finding(0, 10))
+    assert covers(make_finding(0, 5.1), make_finding(0, 10))
+
+
+def test_noise_is_how_much_a_step_differs_from_the_next() -> None:
+    assert _measure_noise(np.array([1.0])) == 0.0
+    assert _measure_noise(np.array([1.0, 1.0, 3.0, 3.0, 3.0])) == 0.0  # a change for good is no noise
+    lengths = np.tile([1.0, 1.1, 1.0], 10)
+    assert _measure_noise(lengths) == pytest.approx(1.4826 * 0.1 / math.sqrt(2), rel=0.01)
+
+
+@pytest.mark.parametrize(("outside", "sure"), [(3, False), (2, True)])
+def test_three_steps_outside_are_enough_to_compare_with(outside: int, sure: bool) -> None:
+    case = make_case([1.0] * (6 + outside))
+    assert (weigh(case, make_finding(0, 6)) == 1.0) is sure
+
+
+def test_how_sure_a_cause_is_follows_from_its_steps_in_standard_errors() -> None:
+    lengths = np.tile([1.0, 1.1, 1.0], 10)
+    lengths[:6] += 0.05
+    case = make_case(lengths.tolist())
+    inside, outside = lengths[:6], lengths[6:]
+    noise = 1.4826 * 0.1 / math.sqrt(2)
+    more = float(np.mean(inside - np.median(outside)))
+    error = noise * math.sqrt(1 / 6 + (math.pi / 2) / 24)
+    found = weigh(case, make_finding(0, float(lengths[:6].sum()) - 0.5))
+    assert found == pytest.approx(1 - math.exp(-0.5 * (more / error) ** 2), rel=0.02)
+
+
+def test_steps_without_noise_are_compared_to_a_fraction_of_a_thousandth() -> None:
+    lengths = [0.1] * 20 + [0.1003] * 6
+    assert weigh(make_case(lengths), make_finding(2.0, 9.0)) > 0.99
+
+
+def test_one_step_that_is_far_shorter_counts_no_further_than_six_standard_deviations() -> None:
+    lengths = np.tile([1.0, 1.1, 1.0], 10)
+    lengths[:12] += 0.2
+    lengths[3] = 0.1
+    case = make_case(lengths.tolist())
+    noise = 1.4826 * 0.1 / math.sqrt(2)
+    more = float(np.clip(lengths[:12] - 1.0, -6 * noise, None).mean())
+    error = noise * math.sqrt(1 / 12 + (math.pi / 2) / 18)
+    found = weigh(case, make_finding(0, float(lengths[:12].sum()) - 0.5))
+    assert found == pytest.approx(1 - math.exp(-0.5 * (more / error) ** 2), rel=0.02)
