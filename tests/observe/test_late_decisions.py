@@ -65,14 +65,18 @@ def test_steps_are_longer_by_what_they_have_beyond_the_quick_ones() -> None:
         ([1.0] * 10, None),
     ],
 )
-def test_a_step_is_slow_beyond_chance_and_more_than_one_must_be(lengths: list[float], slow: int | None) -> None:
-    longer = causes._find_longer(place(lengths=lengths))
+@pytest.mark.parametrize("usual", [0.1, 1.0, 20.0])
+def test_a_step_is_slow_beyond_chance_and_more_than_one_must_be(
+    lengths: list[float], slow: int | None, usual: float
+) -> None:
+    longer = causes._find_longer(place(lengths=[usual * length for length in lengths]))
     assert (None if longer is None else int((longer > 0).sum())) == slow
 
 
+@pytest.mark.parametrize("length", [1.5, 5.0])
 @pytest.mark.parametrize(("first", "slow"), [(4, 3), (5, 8)])
-def test_a_few_long_steps_at_the_start_are_a_program_that_compiles(first: int, slow: int) -> None:
-    longer = causes._find_longer(place(lengths=[5.0] * first + [1.0] * 12 + [1.2] * 3))
+def test_a_few_long_steps_at_the_start_are_a_program_that_compiles(first: int, slow: int, length: float) -> None:
+    longer = causes._find_longer(place(lengths=[length] * first + [1.0] * 12 + [1.2] * 3))
     assert longer is not None and (longer > 0).sum() == slow
 
 
@@ -209,6 +213,8 @@ def test_waits_of_a_pipeline_are_passed_on_to_its_replicas() -> None:
     best, rival = blame(0, of_wait=20.0), blame(3, gain=90.0, of_wait=90.0)
     assert causes._leave_passed_on(place(stages=TWO_STAGES), rival, best) == replace(rival, gain=20.0, of_wait=20.0)
     assert causes._leave_passed_on(place(), rival, best) == rival
+    less = replace(rival, of_wait=10.0)
+    assert causes._leave_passed_on(place(stages=TWO_STAGES), less, best) == less
 
 
 @pytest.mark.parametrize(("late_s", "told"), [(0.021, ["h0"]), (0.019, [])])
@@ -227,7 +233,9 @@ def test_one_step_of_a_rival_that_is_far_out_takes_no_lead() -> None:
     assert [p.finding.culprit.id for p in found] == ["h0"]
 
 
-@pytest.mark.parametrize(("of_wait", "kinds"), [(0.0, ["load_imbalance"]), (12.0, [])])
+@pytest.mark.parametrize(
+    ("of_wait", "kinds"), [(0.0, ["load_imbalance"]), (7.5, ["load_imbalance"]), (8.0, []), (12.0, [])]
+)
 def test_in_a_pipeline_only_own_work_shows_that_hosts_take_turns(of_wait: float, kinds: list[str]) -> None:
     longer = np.full(4, 0.2)
     turns = gains([[9.0, -3.0] * 2, [-3.0, 9.0] * 2, [4.0] * 4, [4.0] * 4], (0.5, 0.5, 0.4, 0.4))
@@ -319,6 +327,7 @@ def test_two_that_all_wait_for_alike_are_told_apart_by_their_own_work_alone() ->
     assert causes._may_be_either(scores, best, rival, None)
     assert not causes._may_be_either(scores, replace(best, gain=2700.0), rival, None)
     assert not causes._may_be_either(scores, best, replace(rival, gain=2000.0, of_wait=2000.0), None)
+    assert causes._may_be_either(scores, best, replace(rival, gain=2590.0, of_wait=0.0), None)
 
 
 # -- another host each time
@@ -360,12 +369,14 @@ def test_uneven_load_makes_someone_late_in_quick_steps_too_and_a_pause_does_not(
     turns[0, [2, 4]], turns[1, [5, 7]] = 10.0, 10.0
     elsewhere = np.zeros((num, STEPS))
     elsewhere[1, [0, 1, 3, 6]] = quick
+    elsewhere[0, 8:] = 0.5  # less than choosing one of them costs
     slow = np.isin(np.arange(STEPS), [2, 4, 5, 7])
     hosts = replace(gains(turns.tolist(), (0.5, 0.4, 0.4, 0.4)), elsewhere=elsewhere, slow=slow)
     (told,) = causes._tell_uneven(case, blame(0, 1, gain=60.0), hosts)
     assert told.finding.kind == kind
     first = 0 if kind == "load_imbalance" else 2  # it is there before the first slow step
     assert told.finding.start_ns == int(case.steps["start_ns"][first])
+    assert told.finding.end_ns == int(case.steps["end_ns"][7])
 
 
 def test_ranks_of_one_host_are_late_together_and_show_no_uneven_load() -> None:
@@ -380,7 +391,7 @@ def test_ranks_of_one_host_are_late_together_and_show_no_uneven_load() -> None:
 def test_how_sure_uneven_load_is_goes_with_the_steps_in_which_another_is_last() -> None:
     turns = np.full((4, STEPS), -3.0)
     turns[0, 2:8] = 10.0
-    turns[1, 3] = 11.0
+    turns[1, 3], turns[1, 8] = 11.0, 60.0  # the latter after they took turns
     (once,) = causes._tell_uneven(place(lengths=SLOW), blame(0, 1, 2, 3), gains(turns.tolist()))
     assert once.finding.score == pytest.approx(1 - math.exp(-1), abs=1e-3)
     turns[1, 3] = 60.0

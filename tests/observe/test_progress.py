@@ -29,10 +29,55 @@ def test_a_slow_stretch_is_reported_where_steps_have_many_messages() -> None:
     assert found.evidence.startswith("6 steps of 1.500 s on average, up to 1.500 s; usually 1.000 s")
 
 
+def test_a_stretch_is_slow_where_it_is_longer_by_six_times_what_steps_differ_by() -> None:
+    lengths = np.tile([0.96, 0.98, 1.0, 1.02, 1.04], 8)  # the shorter ones scatter by 0.02 around 0.98
+    for times, told in ((6.5, True), (5.5, False)):
+        lengths[20:26] = 0.98 + times * 1.4826 * 0.02
+        assert bool(find_slow_steps(make_case(lengths.tolist()))) is told
+
+
+def make_counted(lengths: list[float], counts: list[int]) -> Case:
+    """Steps of which each sends so many messages, one after the other until it ends."""
+    ends = BEGIN + np.round(np.cumsum(lengths) * S).astype(np.int64)
+    rows = [
+        (0, int(end - length * S * (k + 1) / num), int(end - length * S * k / num), i)
+        for i, (end, length, num) in enumerate(zip(ends, lengths, counts, strict=True))
+        for k in range(num)
+    ]
+    return make_case(lengths, make_messages(rows))
+
+
+@pytest.mark.parametrize(
+    ("more", "length", "told"),
+    [
+        (1, 1.15, True),  # one message of twenty more is no second step
+        (20, 2.15, False),
+        (20, 2.3, True),
+    ],
+)
+@pytest.mark.parametrize("first", [0, 20])
+def test_only_a_step_that_holds_a_good_part_of_another_is_taken_for_a_missed_boundary(
+    first: int, more: int, length: float, told: bool
+) -> None:
+    lengths, counts = [1.0] * 40, [20] * 40
+    lengths[first : first + 6], counts[first : first + 6] = [length] * 6, [20 + more] * 6
+    assert bool(find_slow_steps(make_counted(lengths, counts))) is told
+
+
+@pytest.mark.parametrize("usual", [0.1, 10.0])
+@pytest.mark.parametrize(("rise", "told"), [(0.04, True), (0.02, False)])
+def test_a_drift_is_a_share_of_the_usual_step_and_lasts_from_the_first_step_to_the_last(
+    usual: float, rise: float, told: bool
+) -> None:
+    case = make_case((usual * (1 + rise * np.arange(40) / 39)).tolist())
+    found = find_drift(case)
+    assert [(f.start_ns, f.end_ns) for f in found] == [(case.steps["start_ns"][0], case.steps["end_ns"][-1])] * told
+
+
 def test_a_drift_costs_half_of_its_rise_in_every_step() -> None:
     (found,) = find_drift(make_case((1 + 0.1 * np.arange(40) / 39).tolist()))
     assert found.lost_gpu_seconds == pytest.approx(0.5 * 0.1 * 40 * HOSTS, rel=0.01)
-    assert "steps grew from 1.000 s to 1.100 s (9.5 %)" in found.evidence
+    assert "steps grew from 1.000 s to 1.100 s (9.5 %)" in found.evidence and found.score == 0.5
 
 
 @pytest.mark.parametrize(("num", "told"), [(4, True), (3, False)])
@@ -133,7 +178,7 @@ def test_longer_pauses_are_reported_with_their_number_and_length() -> None:
     at = dict(zip(range(2, 60, 4), [0.4] * 4 + [0.8] * 3 + [0.4] * 3, strict=False))
     case = make_case([1.0 + at.get(i, 0.0) for i in range(62)], pauses=at)
     (found,) = find_longer_pauses(case)
-    assert found.evidence == "3 pauses after steps of 0.80 s on average; before 0.40 s"
+    assert found.evidence == "3 pauses after steps of 0.80 s on average; before 0.40 s" and found.score == 0.6
     assert found.lost_gpu_seconds == pytest.approx(3 * 0.4 * HOSTS, rel=0.01)
     assert (found.start_ns, found.end_ns) == (case.steps["start_ns"][18], case.steps["end_ns"][26])
 

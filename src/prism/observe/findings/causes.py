@@ -52,7 +52,7 @@ def find_late(case: Case) -> list[Proposal]:
         turns = _find_turns(case, _take_turns(case, began, replicas, longer), longer)
         uneven = [f for f in turns if f.finding.kind == "load_imbalance"]
     always = score(case, candidates, [t for t in tables if not t.of_past], host, None).take_middle_step()
-    return _choose(case, always, Window(0, case.steps.height - 1, 0.0, 1.0), None) or uneven
+    return _choose(case, always, Window(0, case.steps.height - 1), None) or uneven
 
 
 def _find_longer(case: Case) -> Floats | None:
@@ -177,7 +177,7 @@ def _is_ahead(case: Case, scores: Scores, best: Cause | None, uneven: Cause, tur
     last = {host for i in each.argmax(axis=0) for host in hosts_of(case, turns.candidates[i].members)}
     if last == hosts_of(case, best.members) and not is_pipeline(case):
         return True  # It is a different rank each time, but always on one host.
-    alone = np.where(during, scores.gain[at], 0.0)[inside]
+    alone = (scores.gain[at] * during)[inside]
     is_ahead = any(_gains_as_much(one, each) for one in (alone, (scores.gain + scores.elsewhere)[at, inside]))
     own, works = scores.gain - scores.of_wait, (turns.gain - turns.of_wait)[:, inside]
     if is_pipeline(case) and _sum_own_work(turns, inside) > 0:
@@ -276,19 +276,19 @@ def _find_uneven(hosts: Scores) -> Cause | None:
     late_s, share, elsewhere = (table[top, at][None] for table in (hosts.late_s, hosts.share, hosts.elsewhere))
     every = Candidate(frozenset(e for c in hosts.candidates for e in c.members))
     gain = hosts.gain[top, at][None] - float(np.log(len(hosts.candidates)))
-    turns = Scores([every], gain, 0 * gain, late_s, share, elsewhere)
-    return replace(turns, gain=gain + elsewhere).settle(0, _find_stretch(gain[0]))
+    turns = Scores([every], gain + elsewhere, np.zeros_like(gain), late_s, share, elsewhere)
+    return turns.settle(0, _find_stretch(gain[0]))
 
 
 def _find_stretch(gain: Floats) -> Window:
     """The run of steps that gains most without its best step: one outlier does not show that ranks take turns."""
-    most, first, last = -np.inf, 0, 0
-    for begin in np.flatnonzero(gain > 0).tolist() or [int(gain.argmax())]:
-        part = gain[begin:]
-        gained = np.cumsum(part) - np.maximum.accumulate(part)
-        if gained.max() > most:
-            most, first, last = float(gained.max()), begin, begin + int(gained.argmax())
-    return Window(first, last, 0.0, float((gain[first : last + 1] > 0).mean()))
+
+    def sum_from(begin: int) -> Floats:
+        return np.asarray(np.cumsum(gain[begin:]) - np.maximum.accumulate(gain[begin:]))
+
+    first = max(np.flatnonzero(gain > 0).tolist() or [int(gain.argmax())], key=lambda begin: sum_from(begin).max())
+    last = first + int(sum_from(first).argmax())
+    return Window(first, last, share=float((gain[first : last + 1] > 0).mean()))
 
 
 def _tell_uneven(case: Case, uneven: Cause, turns: Scores) -> list[Proposal]:
@@ -327,9 +327,8 @@ def _is_work_uneven(case: Case, turns: Scores, inside: slice) -> bool:
     is late by a different amount each time, while pauses are about equally long. If there are few, others are also late
     on their own: the hop that begins last has two ends, so the third host decides.
     """
-    quick = np.zeros(0, np.bool_) if turns.slow is None else ~turns.slow[inside]
-    if quick.any():
-        gain = turns.elsewhere[:, inside].max(axis=0)[quick]
+    if turns.slow is not None and not turns.slow[inside].all():
+        gain = turns.elsewhere[:, inside].max(axis=0)[~turns.slow[inside]]
         return bool(np.median(gain) > PER_STEP + np.log(len(turns.candidates)))
     most = turns.share[:, inside].max(axis=0)
     if len(most) >= levels.MIN_STATISTICS and spread_of(most) > _BETWEEN * float(np.median(most)):

@@ -85,7 +85,7 @@ class Scores:
         total = np.concatenate([[0.0], np.cumsum(self.gain[at])])
         last = int(np.argmax(total[1:] - np.minimum.accumulate(total)[:-1]))
         first = int(np.argmin(total[: last + 1]))
-        return Window(first, last, 0.0, float((self.gain[at, first : last + 1] > 0).mean()))
+        return Window(first, last, share=float((self.gain[at, first : last + 1] > 0).mean()))
 
     def score_between(self, one: Cause, other: Cause) -> float:
         """What the hops between two causes gain in the window of the first: they are late if either of the two is."""

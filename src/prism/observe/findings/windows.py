@@ -19,8 +19,8 @@ class Window:
 
     first: int
     last: int
-    mean: float
-    share: float  # of its steps that are above the threshold
+    mean: float = 0.0
+    share: float = 1.0  # of its steps that are above the threshold
 
     @property
     def length(self) -> int:
