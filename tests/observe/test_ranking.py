@@ -20,7 +20,6 @@ LENGTHS = [1.0] * 20 + [1.5] * 6 + [1.0] * 10  # slow from 20 s to 29 s
 STAGES = StageMap(stage={0: 0, 1: 0, 2: 1, 3: 1}, chains=((0, 2), (1, 3)), confidence=1.0)
 LATE = make_finding(20, 29)
 STOP = replace(make_finding(20, 29, who="h3"), kind="hang")
-JOB = culprit("job", "job-1")
 
 
 def slow_case(**more: Any) -> Case:
@@ -67,24 +66,6 @@ def test_what_is_hidden_names_nobody_who_is_late(monkeypatch: pytest.MonkeyPatch
     assert find(monkeypatch, slow_case(bursts=True, stages=STAGES), late=[LATE], heavy_stages=[LATE]) == [SLOW_STEPS]
 
 
-def test_a_stage_that_is_heavy_by_design_is_looked_for_where_nobody_is_late(monkeypatch: pytest.MonkeyPatch) -> None:
-    always = replace(make_finding(0, 39), kind="stage_imbalance", culprit=culprit("stage", "1"))
-    heavy = ("stage_imbalance", "1")
-    assert find(monkeypatch, slow_case(), heavy_stages=[always]) == [heavy]
-    assert find(monkeypatch, slow_case(), heavy_stages=[always], late=[LATE]) == [HOST]
-
-
-@pytest.mark.parametrize(("silent_s", "told"), [(0.9, False), (1.1, True)])
-def test_a_job_that_is_held_up_now_and_then_has_stopped_where_it_is_silent_for_longer_than_a_step(
-    monkeypatch: pytest.MonkeyPatch, silent_s: float, told: bool
-) -> None:
-    stop = replace(STOP, start_ns=BEGIN + 38 * S, end_ns=BEGIN + 38 * S + round(silent_s * S))
-    held_up = replace(LATE, culprit=JOB)
-    stopped = [("hang", "h3")]
-    assert [f for f in find(monkeypatch, slow_case(), hang=[stop], late=[held_up]) if f[0] == "hang"] == stopped * told
-    assert [f for f in find(monkeypatch, slow_case(), hang=[stop], late=[LATE]) if f[0] == "hang"] == stopped
-
-
 def test_one_long_step_is_not_told_where_it_may_be_several(monkeypatch: pytest.MonkeyPatch) -> None:
     blind = {"transfers_visible": False}
     one = replace(make_case([1.0] * 20 + [3.5] + [1.0] * 10), **blind)  # type: ignore[arg-type]
@@ -126,29 +107,93 @@ def test_a_rank_whose_bursts_take_twice_as_long_while_it_is_late_is_held_up_by_w
     assert find(monkeypatch, replace(case, bursts=False), late=[late]) == [("slow_compute", named)]
 
 
-def test_a_job_that_stands_still_when_the_observation_ends_comes_first(monkeypatch: pytest.MonkeyPatch) -> None:
-    until = BEGIN + round(sum(LENGTHS) * S)
-    dear = make_finding(20, 29, lost=1000.0)
-    stands = replace(STOP, start_ns=BEGIN + 37 * S, end_ns=until, lost_gpu_seconds=1.0)
-    before = replace(stands, start_ns=BEGIN + 30 * S, end_ns=BEGIN + 32 * S)
-    case = slow_case(waits_visible=True)
-    assert find(monkeypatch, case, late=[dear], hang=[stands]) == [("hang", "h3"), HOST]
-    assert find(monkeypatch, case, late=[dear], hang=[before]) == [HOST, ("hang", "h3")]
-    sure, unsure = replace(LATE, score=0.9), replace(LATE, lost_gpu_seconds=150.0, score=0.5, culprit=JOB)
-    assert ranking._weight(sure, until) > ranking._weight(unsure, until)
+@pytest.mark.parametrize(("length_s", "long"), [(1.0, False), (1.01, True)])
+def test_a_stop_is_long_beyond_a_usual_step(length_s: float, long: bool) -> None:
+    assert ranking._is_long(make_case([1.0] * 10), make_finding(3, 3 + length_s)) is long
 
 
-def test_a_job_that_cannot_be_analysed_does_not_hide_another(monkeypatch: pytest.MonkeyPatch) -> None:
-    def fail(*_: object) -> list[Proposal]:
-        raise ValueError("no such stage")
+def test_the_least_that_is_worth_reporting_is_reported() -> None:
+    case = make_case([1.0] * 100)
+    assert ranking._is_worth_telling(case, make_finding(0, 50, lost=HOSTS * 0.005 * 50))
+    assert ranking._is_worth_telling(case, make_finding(0, 1, lost=HOSTS * 0.001 * 100))
 
+
+def test_a_hang_that_lasts_to_the_end_comes_first_then_cost_times_confidence() -> None:
+    hang = replace(make_finding(0, 10, lost=1.0), kind="hang")
+    assert ranking._weight(hang, hang.end_ns) == (True, 0.9, 0.9)
+    assert ranking._weight(hang, hang.end_ns + 1)[0] is False
+    assert ranking._weight(make_finding(0, 10, lost=10, score=0.5), 0) == (False, 5.0, 0.5)
+
+
+def test_a_job_that_cannot_be_studied_is_noted_and_the_others_are_reported(monkeypatch: pytest.MonkeyPatch) -> None:
+    good, bad = slow_case(), make_case([1.0] * 30)
+    bad = replace(bad, job=replace(bad.job, id="job-2"))
+    measure = ranking._measure
+
+    def fail(case: Any) -> Any:
+        if case.job.id == "job-2":
+            raise ValueError("no such table")
+        return measure(case)
+
+    monkeypatch.setattr(ranking, "_measure", fail)
     notes: list[str] = []
-    monkeypatch.setattr(ranking, "find_contention", fail)
-    assert name(ranking.find_all([slow_case()], notes=notes)) == [SLOW_STEPS]
-    assert len(notes) == 1 and notes[0].startswith("contention of tenants: ") and "no such stage" in notes[0]
-    other = slow_case()
-    other = replace(other, job=replace(other.job, id="job-2"))
-    real = ranking.find_late
-    monkeypatch.setattr(ranking, "find_late", lambda case: fail() if case.job.id == "job-1" else real(case))
-    assert name(ranking.find_all([slow_case(), other], notes=notes)) == [("slow_step", "job-2")]
-    assert notes[-1].startswith("job-1: ")
+    assert name(ranking.find_all([bad, good], notes=notes)) == [("slow_step", "job-1")]
+    assert len(notes) == 1 and "job-2" in notes[0]
+
+    def meet(*args: Any) -> Any:
+        raise ValueError("no such switch")
+
+    monkeypatch.setattr(ranking, "find_contention", meet)
+    assert name(ranking.find_all([good], notes=notes)) == [("slow_step", "job-1")]
+    assert "contention of tenants" in notes[-1]
+
+
+def test_a_short_stop_is_left_to_what_holds_the_job_up_and_a_long_one_hides_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    case = make_case([1.0] * 30)
+    uneven = Proposal(
+        finding=replace(make_finding(0, 30), kind="load_imbalance", culprit=culprit("job", "job-1")), gain=9.0
+    )
+    monkeypatch.setattr(ranking, "find_late", lambda case: [uneven])
+    monkeypatch.setattr(ranking, "choose", lambda case, proposals: [p.finding for p in proposals])
+    monkeypatch.setattr(ranking, "find_hot_expert", lambda case: [])
+
+    def told(length_s: float) -> list[str]:
+        stop = replace(make_finding(29, 29 + length_s), kind="hang")
+        monkeypatch.setattr(ranking, "find_hang", lambda case: [stop])
+        return [f.kind for f in ranking.find_all([case])]
+
+    assert told(0.5) == ["load_imbalance"]
+    assert sorted(told(5.0)) == ["hang", "load_imbalance"]
+    monkeypatch.setattr(ranking, "find_late", lambda case: [replace(uneven, finding=make_finding(0, 30))])
+    assert sorted(told(0.5)) == ["hang", "slow_compute"]
+
+
+def test_the_end_of_the_observation_is_that_of_the_job_seen_last(monkeypatch: pytest.MonkeyPatch) -> None:
+    first = make_case([1.0] * 30, until_s=40.0)
+    second = make_case([1.0] * 30, until_s=60.0)
+    second = replace(second, job=replace(second.job, id="job-2"))
+    ends = {
+        "job-1": replace(make_finding(31, 40, lost=500), kind="hang"),
+        "job-2": replace(make_finding(31, 60), kind="hang"),
+    }
+    monkeypatch.setattr(ranking, "find_hang", lambda case: [replace(ends[case.job.id], job=case.job.id)])
+    # The first job is over; the second one still stands, and comes first though it has cost less.
+    assert [f.job for f in ranking.find_all([first, second])] == ["job-2", "job-1"]
+
+
+def test_a_heavy_stage_is_asked_for_only_where_nobody_is_late(monkeypatch: pytest.MonkeyPatch) -> None:
+    case, asked = make_case([1.0] * 30), []
+    monkeypatch.setattr(ranking, "find_heavy_stages", lambda case: asked.append(case) or [])
+    monkeypatch.setattr(ranking, "find_late", lambda case: [])
+    ranking.find_all([case])
+    assert len(asked) == 1
+    monkeypatch.setattr(ranking, "find_late", lambda case: [Proposal(finding=make_finding(0, 30), gain=1.0)])
+    ranking.find_all([case])
+    assert len(asked) == 1
+
+
+def test_a_slow_stretch_is_not_told_beside_its_cause(monkeypatch: pytest.MonkeyPatch) -> None:
+    case = slow_case()
+    monkeypatch.setattr(ranking, "find_late", lambda case: [Proposal(finding=make_finding(20, 29), gain=9.0)])
+    monkeypatch.setattr(ranking, "choose", lambda case, proposals: [p.finding for p in proposals])
+    assert [f.kind for f in ranking.find_all([case])] == ["slow_compute"]
