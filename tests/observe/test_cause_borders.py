@@ -14,7 +14,7 @@ from test_late_decisions import PAIRS, SLOW, STEPS, TWO_STAGES, blame, find, gai
 from prism.observe.findings import causes
 from prism.observe.findings.case import Case
 from prism.observe.findings.residuals import Residuals
-from prism.observe.findings.scoring import Candidate, Scores
+from prism.observe.findings.scoring import Candidate, Scores, score
 from prism.observe.findings.windows import Window
 from prism.observe.parallelism.stages import StageMap
 
@@ -206,3 +206,45 @@ def test_replicas_on_the_same_hosts_are_late_together_where_others_are_on_other_
     assert members == [*map(list, chains), [0, 1, 2, 3], [4, 5, 6, 7]]
     alone = StageMap(stage=dict.fromkeys(range(4), 0), chains=((0,), (1,), (2,), (3,)), confidence=1.0)
     assert causes._list_replicas(place(stages=alone)) == []
+
+
+# -- what is scored
+
+
+@pytest.mark.parametrize(("hop", "between"), [((2, 3), True), ((3, 2), True), ((0, 3), False), ((2, 0), False)])
+def test_hops_between_two_gain_in_either_direction_and_no_others(hop: tuple[int, int], between: bool) -> None:
+    table = Residuals(np.array([hop[0]]), np.array([hop[1]]), np.full((1, STEPS), 0.1), 0.01)
+    scores = replace(gains([[0.0] * STEPS] * 4), tables=[table])
+    alone = -3.0 * 6  # what a window of six steps costs
+    assert scores.score_between(blame(2), blame(3)) == pytest.approx(alone + 6 * 10.0 * between)
+    of_hosts = replace(scores, tables=[replace(table, of_hosts=True)])
+    assert of_hosts.score_between(blame(2), blame(3)) == alone
+
+
+def test_who_gains_nothing_is_not_the_best() -> None:
+    assert gains([[0.0] * STEPS] * 4).find_best(None, 0.0) is None
+    assert gains([[0.0] * STEPS, [1.0] * STEPS]).find_best(None, 0.0) is not None
+
+
+def test_of_candidates_that_gain_alike_the_smallest_that_is_late_enough_is_the_best() -> None:
+    scores = replace(gains([[5.0] * STEPS] * 3, (0.5, 0.4, 0.15)), candidates=[Candidate(frozenset(m)) for m in ([0, 1, 2], [0, 1], [0])])  # fmt: skip
+    for least, members in ((0.1, {0}), (0.2, {0, 1}), (0.5, {0, 1, 2})):
+        best = scores.find_best(None, least)
+        assert best is not None and best.members == members
+    assert scores.find_best(None, 0.6) is None
+
+
+@pytest.mark.parametrize("length", [0.5, 4.0])
+def test_how_late_one_is_is_a_share_of_a_usual_step_and_of_work_as_it_is(length: float) -> None:
+    case, one = place(lengths=[length] * STEPS), [Candidate(frozenset([2]))]
+    for per_work, share in ((False, 0.2 / length), (True, 0.2)):
+        table = ring(late_in(2, slice(None)), per_work=per_work)
+        assert score(case, one, [table], np.arange(4), None).share[0, 0] == pytest.approx(share)
+
+
+def test_a_table_of_fewer_ends_than_candidates_have_is_searched_for_those_it_has() -> None:
+    few = Residuals(np.array([1]), np.array([-1]), np.full((1, STEPS), 0.1), 0.01)
+    everyone = [Candidate(frozenset(m)) for m in ([9], [1, 9], [1])]
+    found = score(place(("h0",) * 4), everyone, [few], np.zeros(10, np.int64), None)
+    assert found.gain[:, 0].tolist() == pytest.approx([-3.0, 7.0, 7.0])
+    assert found.unseen == {9}

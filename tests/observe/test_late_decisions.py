@@ -628,9 +628,9 @@ def test_a_candidate_is_settled_over_the_steps_of_a_window_of_which_the_best_cou
 @pytest.mark.parametrize(
     ("gain", "window"),
     [([-1, 5, -2, 6, -1], (1, 3, 2 / 3)), ([5, -9, 4, -1, 6], (2, 4, 2 / 3)), ([3, -1, -9], (0, 0, 1.0)),
-     ([-3, -1, -9], (1, 1, 0.0)), ([-3, 1, 1], (1, 2, 1.0))],
+     ([-3, -1, -9], (1, 1, 0.0)), ([-3, 1, 1], (1, 2, 1.0)), ([0.5, 0.4, -1], (0, 1, 1.0))],
 )  # fmt: skip
-def test_the_window_of_a_candidate_is_where_it_gains_most(gain: list[int], window: tuple[int, int, float]) -> None:
+def test_the_window_of_a_candidate_is_where_it_gains_most(gain: list[float], window: tuple[int, int, float]) -> None:
     found = gains([gain]).find_window(0)
     assert (found.first, found.last, found.share) == (window[0], window[1], pytest.approx(window[2]))
 

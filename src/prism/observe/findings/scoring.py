@@ -192,12 +192,12 @@ def _gain(table: Residuals, touched: Sequence[Sequence[int]], *, either_end: boo
 
     `touched` are the ends that each candidate makes late.
     """
-    count = int(max(table.sender.max(initial=0), table.receiver.max(initial=0), *(max(t, default=0) for t in touched)))
     begin = np.concatenate([[0], np.cumsum([len(t) for t in touched])]).astype(np.int64)
     members = np.array([e for t in touched for e in t], np.int64)
-    sent = group_by_number(table.sender, count + 1)
-    taken = group_by_number(np.where(table.receiver < 0, count + 1, table.receiver), count + 2)
     ends = table.sender, table.receiver
+    count = 1 + max(int(some.max(initial=0)) for some in (*ends, members))
+    sent = group_by_number(table.sender, count)
+    taken = group_by_number(np.where(table.receiver < 0, count, table.receiver), count + 1)
     gain, late = _gain_each(table.late_s, ends, sent, taken, members, begin, either_end)
     return gain / table.scale_s, late
 
@@ -217,7 +217,7 @@ def _gain_each(
     """The gain of every candidate by step, times the scale: of hops that one of its ends is at, or that it sends."""
     count, steps = len(begin) - 1, values.shape[1]
     gain, late = np.zeros((count, steps)), np.zeros((count, steps))
-    inside = np.zeros(max(len(sent[1]), len(taken[1])), np.bool_)
+    inside = np.zeros(len(taken[1]), np.bool_)
     rows = np.empty(len(values), np.int64)
     for c in range(count):
         own = members[begin[c] : begin[c + 1]]
