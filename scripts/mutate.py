@@ -99,12 +99,11 @@ TARGETS = {
             "tests/observe/test_finding_decisions.py",
             "tests/observe/test_life.py",
             "tests/observe/test_life_decisions.py",
-            "tests/observe/test_lives.py",
             "tests/observe/test_progress.py",
+            "tests/observe/test_silence_borders.py",
             "tests/observe/test_stopped.py",
-            "tests/observe/test_gloo_captures.py",
         ),
-        leave_out=("slow_stage", "slow_rank", "wait_for_a_core"),  # they are not about ends, and take long
+        compiled=False,
     ),
 }
 

@@ -28,7 +28,7 @@ from prism.observe.diagnose import find_last_save
 from prism.observe.findings import silence
 from prism.observe.findings.silence import Silence
 from prism.observe.steps import life
-from prism.observe.steps.life import LifeConfig, StepTemplate, make_template, rests_whole
+from prism.observe.steps.life import LifeConfig, StepTemplate, breaks_off, make_template, rests_whole
 
 CONFIG = LifeConfig()
 
@@ -208,15 +208,127 @@ def test_after_the_last_step_what_was_sent_since_its_end_counts() -> None:
     assert rests_whole(early, int(early.until[-1]) - 1, config=CONFIG)
 
 
+# -- steps that broke off
+
+
+def make_sent(sent: list[int]) -> StepTemplate:
+    """Four ranks that send one message after the other; steps of one second, of which each sends so many."""
+    start = [s * S + i * 40 * MS for s, num in enumerate(sent) for i in range(num)]
+    begin = np.arange(len(sent)) * S
+    row = np.array([i % 4 for n in sent for i in range(n)])
+    return StepTemplate(
+        start=np.array(start), end=np.array(start) + 30 * MS, row=row,
+        load=pl.DataFrame({"start_ns": start, "pair": row, "bytes": np.full(len(row), 1_000_000)}),
+        alike=np.zeros(4, np.int64), usual=np.full(4, 5), longest_ns=3e7, pair=np.arange(4), differing=0.0,
+        wanders=False, slack=2.0, begin=begin,
+        until=np.r_[begin[1:], int(start[-1]) + 30 * MS],
+    )  # fmt: skip
+
+
+def test_a_step_that_is_cut_where_it_broke_off_is_no_whole_step() -> None:
+    for sent, whole in ((20, True), (12, False)):
+        template = make_sent([20] * 9 + [sent])
+        assert rests_whole(template, int(template.end[-1]) + 1, config=CONFIG) == whole
+
+
+@pytest.mark.parametrize(("last", "whole"), [(5, True), (3, False)])
+def test_parameters_that_are_sent_once_at_the_start_do_not_make_whole_steps_broken(last: int, whole: bool) -> None:
+    """Idle timeouts merge records, so that bytes alone show whether a step is whole."""
+    template = make_sent([20] * 9 + [15])
+    sent = [(s * S + i * 100 * MS, pair) for s in range(10) for i in range(last if s == 9 else 5) for pair in range(4)]
+    rows = [(at, pair, 1_000_000) for at, pair in sent] + [(0, pair, 7_300_000) for pair in range(4)]
+    load = pl.DataFrame(rows, ["start_ns", "pair", "bytes"], orient="row")
+    assert rests_whole(replace(template, load=load), int(template.end[-1]) + 1, config=CONFIG) is whole
+
+
+@pytest.mark.parametrize(
+    ("sent", "breaks"),
+    [
+        ([20, 20, 20, 20], False),  # a pause, wherever boundaries lie
+        ([20, 12, 20, 20], True),  # the step that broke off is never finished
+        ([20, 23, 20, 20], True),  # another step was begun, and begun again after the silence
+        ([20, 18, 20, 20], False),  # two records are lost
+        ([20, 20, 20, 12], False),  # nothing follows
+    ],
+)
+def test_a_job_that_begins_another_step_after_a_silence_broke_off(sent: list[int], breaks: bool) -> None:
+    template = make_sent(sent)
+    at = 3 if sent[-1] < 20 else 1
+    assert breaks_off(template, at * S + 40 * MS * sent[at]) == breaks
+
+
+def test_only_the_messages_between_the_boundaries_around_a_silence_count() -> None:
+    template = replace(make_sent([12, 20, 20, 20]), slack=0.5)
+    assert not breaks_off(template, 1 * S + 800 * MS)  # not those of the step before nor the first of the next
+    assert breaks_off(template, 800 * MS)
+
+
+@pytest.mark.parametrize(
+    ("sent", "whole"),
+    [
+        ((1.0, 1.0, 1.0, 1.0), True),
+        ((2.0, 2.0, 1.0, 1.0), True),  # an exporter cut a burst in two
+        ((0.5, 0.5, 0.5, 0.5), True),  # what a job gathers at its end
+        ((0.5, 0.5, 0.5, 0.0), False),
+        ((0.5, 0.2, 0.0, 0.0), False),
+        ((1.5, 1.2, 1.0, 1.0), False),
+        ((0.5, 0.0, 0.0, 0.0), True),  # one part alone
+        ((0.02, 0.01, 0.0, 0.0), True),  # a few headers
+        ((1.02, 1.01, 0.98, 0.99), True),
+    ],
+)
+@pytest.mark.parametrize("scale", [1, 1000])
+def test_bursts_broke_off_where_pairs_that_send_alike_have_sent_other_parts_of_one(
+    sent: tuple[float, ...], whole: bool, scale: int
+) -> None:
+    """Ten steps in which each of four pairs sends a burst, and parts of one after the last."""
+    rows = [(s * S, pair, 100_000 * scale) for s in range(10) for pair in range(4)]
+    rows += [(9 * S + 500 * MS, pair, round(share * 100_000 * scale)) for pair, share in enumerate(sent)]
+    load = pl.DataFrame(rows, ["start_ns", "pair", "bytes"], orient="row").filter(pl.col("bytes") > 0)
+    begin, row = S * np.arange(10), np.tile(np.arange(4), 10)
+    template = replace(
+        make_sent([20] * 10), bursts=True, load=load, start=np.repeat(begin, 4), end=np.repeat(begin, 4) + 100 * MS,
+        row=row, usual=np.ones(4, np.int64), until=begin + 300 * MS,
+    )  # fmt: skip
+    assert rests_whole(template, 9 * S + 600 * MS, config=CONFIG) is whole
+
+
+def test_pairs_that_usually_send_other_amounts_are_not_compared() -> None:
+    rows = [(s * S, pair, 100_000 * (1 + pair // 2)) for s in range(10) for pair in range(4)]
+    rows += [(9 * S + 500 * MS, pair, part) for pair, part in enumerate((50_000, 50_000, 20_000, 20_000))]
+    template = replace(make_sent([20] * 10), load=pl.DataFrame(rows, ["start_ns", "pair", "bytes"], orient="row"))
+    assert not life._breaks_off_bursts(template, 9 * S + 1, 10 * S, CONFIG)
+    apart = [*rows[:-1], (9 * S + 500 * MS, 3, 40_000)]
+    template = replace(template, load=pl.DataFrame(apart, ["start_ns", "pair", "bytes"], orient="row"))
+    assert life._breaks_off_bursts(template, 9 * S + 1, 10 * S, CONFIG)
+
+
+def test_ranks_that_disagree_in_the_first_step_have_stopped() -> None:
+    messages = make_messages(lambda rank, step, layer: step > 0 or layer < (3 if rank < 2 else 1))
+    assert not rests_whole(make_plain_template(messages), BEGIN + 400 * MS, config=CONFIG)
+
+
+def test_three_steps_show_that_boundaries_wander() -> None:
+    usual = np.full(4, 6)
+    assert life._do_boundaries_wander(np.array([[8] * 4, [4] * 4, [6] * 4]), usual, CONFIG)
+    assert not life._do_boundaries_wander(np.array([[6] * 4, [4] * 4, [6] * 4]), usual, CONFIG)
+    assert not life._do_boundaries_wander(np.array([[6] * 4]), np.zeros(4, np.int64), CONFIG)
+
+
+def test_numbers_are_part_of_a_step_where_it_has_no_tensors() -> None:
+    tensors = make_messages()
+    numbers = tensors.with_columns(pl.col("stream", "pair") + RANKS, bytes=pl.lit(48, pl.Int64))
+    both = pl.concat([tensors, numbers])
+    for messages, sizes, streams in (
+        (both, (1_000_000,) * RANKS + (48,) * RANKS, RANKS),
+        (tensors.with_columns(bytes=pl.lit(48, pl.Int64)), (48,) * RANKS, RANKS),
+    ):
+        template = make_plain_template(messages, sizes=sizes)
+        assert len(template.usual) == streams and template.usual.tolist() == [LAYERS] * streams
+        assert set(template.row.tolist()) == set(range(streams))
+
+
 # -- silences
-
-
-def test_a_silence_is_looked_for_where_one_may_be() -> None:
-    usual = 1.2 * S
-    assert not silence._is_ever_silent(make_ring(15, until_s=18), usual)
-    assert silence._is_ever_silent(make_ring(15, until_s=30), usual)
-    gone = [(h, step, layer) for step in (7, 8) for h in range(HOSTS) for layer in range(6)]
-    assert silence._is_ever_silent(make_ring(15, left_out=gone, until_s=18), usual)
 
 
 def test_a_step_is_whole_that_sent_nearly_all_before_a_moment() -> None:

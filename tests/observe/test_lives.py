@@ -11,7 +11,6 @@ from plain_jobs import Made, PlainJob, make_jobs
 
 from prism.observe import Diagnosis, diagnose
 from prism.observe.jobs.lives import SuccessionConfig, _is_same, _Job, _keeps_members
-from prism.observe.steps.life import LifeConfig, StepTemplate, breaks_off, rests_whole
 
 SECOND = 10**9
 DDP = PlainJob(
@@ -104,64 +103,6 @@ def test_jobs_that_share_only_some_hosts_in_turn_are_told_apart() -> None:
     found = look(make_jobs(DDP, moved, NEIGHBOUR))
     assert sorted(len(job.endpoints) for job in found.jobs) == [8, 16, 16]
     assert found.findings == ()
-
-
-def make_steps(sent: list[int]) -> StepTemplate:
-    """Four ranks that send one message after the other; steps of one second, of which each sends so many."""
-    start = [s * SECOND + i * 40_000_000 for s, num in enumerate(sent) for i in range(num)]
-    begin = np.arange(len(sent)) * SECOND
-    row = np.array([i % 4 for n in sent for i in range(n)])
-    return StepTemplate(
-        start=np.array(start), end=np.array(start) + 30_000_000, row=row,
-        load=pl.DataFrame({"start_ns": start, "pair": row, "bytes": np.full(len(row), 1_000_000)}),
-        alike=np.zeros(4, np.int64), usual=np.full(4, 5), longest_ns=3e7, pair=np.arange(4), differing=0.0,
-        wanders=False, slack=2.0, begin=begin,
-        until=np.r_[begin[1:], int(start[-1]) + 30_000_000],
-    )  # fmt: skip
-
-
-def test_a_step_that_is_cut_where_it_broke_off_is_no_whole_step() -> None:
-    config = LifeConfig()
-    for sent, whole in ((20, True), (12, False)):
-        template = make_steps([20] * 9 + [sent])
-        assert rests_whole(template, int(template.end[-1]) + 1, config=config) == whole
-
-
-@pytest.mark.parametrize(("last", "whole"), [(5, True), (3, False)])
-def test_parameters_that_are_sent_once_at_the_start_do_not_make_whole_steps_broken(last: int, whole: bool) -> None:
-    """Idle timeouts merge records, so that bytes alone show whether a step is whole."""
-    template = make_steps([20] * 9 + [15])
-    sent = [
-        (s * SECOND + i * 100_000_000, pair)
-        for s in range(10)
-        for i in range(last if s == 9 else 5)
-        for pair in range(4)
-    ]
-    rows = [(at, pair, 1_000_000) for at, pair in sent] + [(0, pair, 7_300_000) for pair in range(4)]
-    load = pl.DataFrame(rows, ["start_ns", "pair", "bytes"], orient="row")
-    assert rests_whole(replace(template, load=load), int(template.end[-1]) + 1, config=LifeConfig()) is whole
-
-
-@pytest.mark.parametrize(
-    ("sent", "breaks"),
-    [
-        ([20, 20, 20, 20], False),  # a pause, wherever boundaries lie
-        ([20, 12, 20, 20], True),  # the step that broke off is never finished
-        ([20, 23, 20, 20], True),  # another step was begun, and begun again after the silence
-        ([20, 18, 20, 20], False),  # two records are lost
-        ([20, 20, 20, 12], False),  # nothing follows
-    ],
-)
-def test_a_job_that_begins_another_step_after_a_silence_broke_off(sent: list[int], breaks: bool) -> None:
-    template = make_steps(sent)
-    at = 3 if sent[-1] < 20 else 1
-    assert breaks_off(template, at * SECOND + 40_000_000 * sent[at]) == breaks
-
-
-def test_only_the_messages_between_the_boundaries_around_a_silence_count() -> None:
-    template = replace(make_steps([12, 20, 20, 20]), slack=0.5)
-    assert not breaks_off(template, 1 * SECOND + 800_000_000)  # not those of the step before nor the first of the next
-    assert breaks_off(template, 800_000_000)
 
 
 @pytest.mark.parametrize(("ends", "repeats", "same"), [(4, False, True), (4, True, False), (12, False, False)])

@@ -16,7 +16,6 @@ from prism.observe.steps.life import LifeConfig, StepTemplate, breaks_off, count
 from prism.records.findings import Finding, FindingKind
 
 _LIFE = LifeConfig()
-_SILENT_BETWEEN = 1.0  # the same where messages follow
 _ONE_MOMENT = levels.ONE_PER_MILLE  # of a step
 _ALIKE = levels.ONE_PER_MILLE  # by which sizes differ that buffers set
 _EITHER = levels.SHARE_LARGE  # confidence that one of two neighbours stopped
@@ -68,43 +67,22 @@ def _list_own(case: Case, host: int) -> list[int]:
     return [int(e) for e in case.job.endpoints if own[e] == host]
 
 
-def _is_ever_silent(case: Case, usual: float) -> bool:
-    """A quick check, in tenths of a step, whether there can be a silence worth measuring."""
-    start, end = case.messages["start_ns"].to_numpy(), case.messages["end_ns"].to_numpy()
-    first, last = int(start.min()), int(end.max())
-    bins = int((last - first) / (usual / 10)) + 2
-    if case.observed_until_ns - last >= _LIFE.silent_steps * usual or bins > 10 * len(start) + 1000:
-        return True
-    width = usual / 10
-    opened = np.bincount(((start - first) / width).astype(np.int64), minlength=bins)
-    closed = np.bincount(((end - first) / width).astype(np.int64), minlength=bins)
-    busy = (np.cumsum(opened) - np.r_[0, np.cumsum(closed)[:-1]]) > 0
-    edges = np.flatnonzero(np.diff(np.r_[True, busy, True].astype(np.int8)))
-    return bool(len(edges) and (np.diff(edges)[::2] >= 10 * _SILENT_BETWEEN - 2).any())
-
-
 def _find_silences(case: Case) -> list[Silence]:
     usual = float(np.median((case.steps["end_ns"] - case.steps["start_ns"]).to_numpy()))
-    if usual <= 0 or not (
-        _is_ever_silent(case, usual) or _is_cut_short(case, _last_end(case), case.observed_until_ns, usual)
-    ):
+    template = case.template
+    if usual <= 0 or template is None:
         return []
-    ordered = case.messages.select("start_ns", "end_ns").sort("start_ns")
-    start, reach = ordered["start_ns"].to_numpy(), np.maximum.accumulate(ordered["end_ns"].to_numpy())
+    start, end = (case.messages[c].to_numpy() for c in ("start_ns", "end_ns"))
+    order = np.argsort(start, kind="stable")
+    start, reach = start[order], np.maximum.accumulate(end[order])
     gaps = start[1:] - reach[:-1]
     # Recurring silences (evaluation, checkpoints) are part of how the job works.
-    often = float(np.quantile(gaps, 1 - min(1.0, 2.5 / max(len(gaps), 1)))) if len(gaps) else 0.0
-    found = [
-        (int(reach[i]), int(start[i + 1]), True)
-        for i in np.flatnonzero(gaps > max(_SILENT_BETWEEN * usual, 1.5 * min(often, 20 * usual)))
-    ]
-    if case.observed_until_ns - int(reach[-1]) >= _LIFE.silent_steps * usual or _is_cut_short(
-        case, int(reach[-1]), case.observed_until_ns, usual
-    ):
-        found.append((int(reach[-1]), case.observed_until_ns, False))
-    template = case.template
-    if template is None:
-        return []
+    often = float(np.quantile(gaps, max(0.0, 1 - 2.5 / len(gaps)))) if len(gaps) else 0.0
+    long = np.flatnonzero(gaps > max(usual, 1.5 * min(often, 20 * usual)))
+    found = [(int(reach[i]), int(start[i + 1]), True) for i in long]
+    last, until = int(reach[-1]), case.observed_until_ns
+    if until - last >= _LIFE.silent_steps * usual or _is_cut_short(case, last, until, usual):
+        found.append((last, until, False))
     starts = case.steps["start_ns"].to_numpy()
     out = []
     for begin, end, followed in found:
@@ -117,10 +95,6 @@ def _find_silences(case: Case) -> list[Silence]:
         if before >= 0:
             out.append(Silence(begin, end, before, followed))
     return out
-
-
-def _last_end(case: Case) -> int:
-    return int(case.messages["end_ns"].max())  # type: ignore[arg-type]
 
 
 def _is_cut_short(case: Case, begin_ns: int, end_ns: int, usual: float) -> bool:

@@ -209,8 +209,8 @@ def _sent_whole_loads(template: StepTemplate, since_ns: int, at_ns: int) -> bool
 def _sum_loads(template: StepTemplate, since_ns: int, at_ns: int) -> tuple[Floats, Floats]:
     """The bytes of each pair in a stretch of time, and in a usual step."""
     start, pair, size = (template.load[c].to_numpy() for c in ("start_ns", "pair", "bytes"))
-    pair = np.unique(pair, return_inverse=True)[1].ravel()
-    num_pairs, num_steps = int(pair.max()) + 1, len(template.begin)
+    pairs, pair = np.unique(pair, return_inverse=True)
+    num_pairs, num_steps = len(pairs), len(template.begin)
     step = np.searchsorted(np.append(template.begin, template.until[-1]), start, side="right") - 1
     inside = (step >= 0) & (step < num_steps)
     by_step = np.bincount(step[inside] * num_pairs + pair[inside], size[inside], num_steps * num_pairs)
@@ -229,7 +229,7 @@ def _breaks_off_bursts(template: StepTemplate, since_ns: int, at_ns: int, config
     share, usual = sent[order] / np.maximum(usual[order], 1.0), usual[order]
     share -= np.floor(share + config.missing)  # Whole bursts.
     parts = share > config.missing
-    alike = np.cumsum(np.diff(usual, prepend=usual[0]) > levels.THREE_PER_MILLE * usual)
+    alike = np.cumsum(np.diff(usual, prepend=usual[:1]) > levels.THREE_PER_MILLE * usual)
     apart = [float(np.ptp(share[alike == number])) for number in np.unique(alike[parts])]
     return bool(parts.sum() >= levels.MIN_TWO and max(apart) > config.missing)
 
