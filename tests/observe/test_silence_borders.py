@@ -54,6 +54,7 @@ def test_three_steps_are_enough_to_see_who_stopped_and_a_job_without_steps_tells
     assert name(find_hang(few)) == [("hang", "h2")]
     assert find_hang(replace(few, job=replace(few.job, period_ns=None))) == []
     assert find_hang(replace(few, messages=few.messages.clear())) == []
+    assert find_hang(replace(few, streams=few.streams.with_columns(num=0))) == []  # no stream sends in most steps
 
 
 @pytest.mark.parametrize(("silent_s", "told"), [(3.59, 0), (3.6, 1)])

@@ -72,9 +72,9 @@ def _find_silences(case: Case) -> list[Silence]:
     template = case.template
     if usual <= 0 or template is None:
         return []
-    start, end = (case.messages[c].to_numpy() for c in ("start_ns", "end_ns"))
+    start, over = (case.messages[c].to_numpy() for c in ("start_ns", "end_ns"))
     order = np.argsort(start, kind="stable")
-    start, reach = start[order], np.maximum.accumulate(end[order])
+    start, reach = start[order], np.maximum.accumulate(over[order])
     gaps = start[1:] - reach[:-1]
     # Recurring silences (evaluation, checkpoints) are part of how the job works.
     often = float(np.quantile(gaps, max(0.0, 1 - 2.5 / len(gaps)))) if len(gaps) else 0.0
