@@ -152,6 +152,7 @@ def test_whole_steps_since_the_start_are_those_of_nearly_every_stream() -> None:
         (5, 0, True, False, True),  # acknowledgements, and boundaries that wander: TCP
         (5, 0, False, False, False),
         (0, 0, True, False, False),
+        (3, 0, True, False, False),  # no more than a few
         (0, 0, False, True, True),
         (5, levels.SMALL_MESSAGE_BYTES, True, False, False),  # these are not small
     ],
@@ -164,9 +165,12 @@ def test_bytes_show_how_far_a_step_went_in_bursts_and_over_tcp(
     assert life.counts_bytes(template) is bytes_show
 
 
-@pytest.mark.parametrize(("sent", "whole"), [(3000.0, True), (3003.0, True), (3004.0, False), (0.0, False)])
+@pytest.mark.parametrize(
+    ("sent", "whole"), [(1000.0, True), (3000.0, True), (3003.0, True), (3004.0, False), (0.0, False)]
+)
 def test_bytes_are_of_whole_steps_but_for_a_share_of_one(sent: float, whole: bool) -> None:
     assert life._are_whole(np.full(4, sent), np.full(4, 1000.0), 0.003) is whole
+    assert not life._are_whole(np.full(4, sent), np.zeros(4), 0.003)  # nothing is usual
 
 
 @pytest.mark.parametrize(("longest_ms", "whole"), [(299.0, False), (301.0, True)])
@@ -263,6 +267,16 @@ def test_only_the_messages_between_the_boundaries_around_a_silence_count() -> No
     assert breaks_off(template, 800 * MS)
 
 
+def test_a_silence_breaks_nothing_off_where_boundaries_wander_or_pairs_have_sent_whole_steps() -> None:
+    broken = make_sent([20, 12, 20, 20])
+    at = S + 12 * 40 * MS
+    assert breaks_off(broken, at) and not breaks_off(replace(broken, wanders=True), at)
+    cut = np.array([0, 300 * MS, 2 * S, 3 * S])  # a boundary in the middle of a step
+    whole, early = make_sent([20] * 4), make_sent([20, 20, 12, 20])
+    assert not breaks_off(replace(whole, begin=cut), S + 800 * MS)
+    assert breaks_off(early, 2 * S + 12 * 40 * MS)
+
+
 @pytest.mark.parametrize(
     ("sent", "whole"),
     [
@@ -282,8 +296,9 @@ def test_bursts_broke_off_where_pairs_that_send_alike_have_sent_other_parts_of_o
     sent: tuple[float, ...], whole: bool, scale: int
 ) -> None:
     """Ten steps in which each of four pairs sends a burst, and parts of one after the last."""
-    rows = [(s * S, pair, 100_000 * scale) for s in range(10) for pair in range(4)]
-    rows += [(9 * S + 500 * MS, pair, round(share * 100_000 * scale)) for pair, share in enumerate(sent)]
+    size = [scale * (100_000 + 100 * pair) for pair in range(4)]  # nearly equal
+    rows = [(s * S, pair, size[pair]) for s in range(10) for pair in range(4)]
+    rows += [(9 * S + 500 * MS, pair, round(share * size[pair])) for pair, share in enumerate(sent)]
     load = pl.DataFrame(rows, ["start_ns", "pair", "bytes"], orient="row").filter(pl.col("bytes") > 0)
     begin, row = S * np.arange(10), np.tile(np.arange(4), 10)
     template = replace(
@@ -320,12 +335,12 @@ def test_numbers_are_part_of_a_step_where_it_has_no_tensors() -> None:
     numbers = tensors.with_columns(pl.col("stream", "pair") + RANKS, bytes=pl.lit(48, pl.Int64))
     both = pl.concat([tensors, numbers])
     for messages, sizes, streams in (
-        (both, (1_000_000,) * RANKS + (48,) * RANKS, RANKS),
+        (both, (levels.SMALL_MESSAGE_BYTES,) * RANKS + (levels.SMALL_MESSAGE_BYTES - 1,) * RANKS, RANKS),
         (tensors.with_columns(bytes=pl.lit(48, pl.Int64)), (48,) * RANKS, RANKS),
     ):
         template = make_plain_template(messages, sizes=sizes)
         assert len(template.usual) == streams and template.usual.tolist() == [LAYERS] * streams
-        assert set(template.row.tolist()) == set(range(streams))
+        assert np.bincount(template.row).tolist() == [LAYERS * STEPS] * streams
 
 
 # -- silences

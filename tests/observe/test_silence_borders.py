@@ -70,6 +70,12 @@ def test_the_last_whole_step_before_a_silence_is_found_across_several_that_are_n
     assert (found.last, found.ends) == (11, False)
 
 
+def test_a_silence_that_broke_off_the_first_step_follows_it() -> None:
+    left = [(h, step, layer) for step in range(4) for h in range(HOSTS) for layer in range(6) if step or layer > 2]
+    (found,) = silence._find_silences(make_ring(15, left_out=left, until_s=18))
+    assert (found.last, found.ends) == (0, True)
+
+
 @pytest.mark.parametrize(("silent_s", "told"), [(1.1, 0), (1.3, 1)])
 def test_a_silence_that_ends_is_looked_at_beyond_a_usual_step(silent_s: float, told: int) -> None:
     assert len(silence._find_silences(make_broken(resumed=False, silent_s=silent_s))) == told
@@ -84,6 +90,32 @@ def test_one_of_twenty_endpoints_must_be_stuck_where_there_are_many(num: int, cu
     end = int(case.messages["end_ns"].max())
     many = replace(case, job=replace(case.job, endpoints=np.arange(num)))
     assert silence._is_cut_short(many, end, end + 9_000 * MS, 1.2e9) is cut
+
+
+@pytest.mark.parametrize(("num", "cut"), [(2, True), (3, False)])
+def test_one_endpoint_that_is_stuck_is_enough_of_two_and_not_of_three(num: int, cut: bool) -> None:
+    case = cut_last(100_000, senders=1)
+    end = int(case.messages["end_ns"].max())
+    few = replace(case, job=replace(case.job, endpoints=np.arange(num)))
+    assert silence._is_cut_short(few, end, end + 9_000 * MS, 1.2e9) is cut
+
+
+@pytest.mark.parametrize(("more", "cut"), [(0, True), (1000, False)])
+def test_records_of_different_sizes_that_end_with_the_capture_may_be_cut_by_it(more: int, cut: bool) -> None:
+    case = cut_last(100_000)
+    end = int(case.messages["end_ns"].max())
+    last = (pl.col("start_ns") == pl.col("start_ns").max()) & (pl.col("src") == 1)
+    messages = case.messages.with_columns(bytes=pl.when(last).then(pl.col("bytes") + more).otherwise("bytes"))
+    assert silence._is_cut_short(replace(case, messages=messages), end, end, 1.2e9) is cut
+
+
+@pytest.mark.parametrize(("held_ms", "cut"), [(20, True), (50, False)])
+def test_records_of_one_size_are_a_stop_where_transfers_were_hardly_ever_held_up(held_ms: int, cut: bool) -> None:
+    case = cut_last(100_000)
+    end = int(case.messages["end_ns"].max())
+    late = (pl.col("step") == 5) & (pl.col("src") == 1)
+    held = case.messages.with_columns(end_ns=pl.when(late).then(pl.col("end_ns") + held_ms * MS).otherwise("end_ns"))
+    assert silence._is_cut_short(replace(case, messages=held), end, end, 1.2e9) is cut
 
 
 def mark_late(**columns: Any) -> Case:
@@ -134,6 +166,9 @@ def test_the_only_host_that_sent_nothing_since_the_step_began_stopped_where_byte
     first = silence._name_first(replace(case, sent_until_ns=until), stopped, stands)
     assert first is not None and (first.culprit.id, first.others_went_on) == ("h2", True)
     assert silence._name_first(case, stopped, stands) is None
+    until[2] = last + 1300 * MS  # after the others began the next step
+    assert silence._name_first(replace(case, sent_until_ns=until), stopped, stands) is None
+    until[2] = last + 100 * MS
     over = replace(stopped, last=14)
     assert silence._name_first(replace(case, sent_until_ns=until), over, stands) is None  # none began another step
 

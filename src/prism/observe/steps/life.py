@@ -119,7 +119,7 @@ def make_template(
         alike=np.unique(keys, axis=0, return_inverse=True)[1].ravel(),
         usual=usual,
         longest_ns=float(regular["duration_ns"].max() or 0.0),  # type: ignore[arg-type]
-        pair=regular["pair"].rank("dense").to_numpy().astype(np.int64) - 1,
+        pair=np.unique(regular["pair"].to_numpy(), return_inverse=True)[1],
         differing=float((counts != usual).mean()),
         wanders=wanders,
         slack=min(config.missing * float(usual.sum()), levels.SIGMAS_CERTAIN * max(1.4826 * deviation, 1.0)),
@@ -237,7 +237,9 @@ def _breaks_off_bursts(template: StepTemplate, since_ns: int, at_ns: int, config
 def _are_whole(sent: NDArray[Any], usual: Floats, slack: float) -> bool:
     """Whether nearly every pair sent the same whole number of usual steps, but for a share of one."""
     sent, usual = sent[usual > 0], usual[usual > 0]
-    steps = round(float(np.median(sent / usual))) if len(usual) else 0
+    if not len(usual):
+        return False
+    steps = round(float(np.median(sent / usual)))
     whole = np.abs(sent - steps * usual) <= slack * usual
     return steps > 0 and float(np.mean(whole)) >= levels.SHARE_NEARLY_ALL
 
