@@ -98,6 +98,15 @@ def test_steps_of_two_lengths_are_no_common_multiple_of_them() -> None:
     assert found is not None and 190e6 < found < 310e6
 
 
+def test_steps_of_two_lengths_that_have_a_common_multiple_are_those_between_groups_of_all_classes() -> None:
+    # Two micro-batches onward and back, and a size of its own; two of the longer steps last as three of the others.
+    lengths = np.repeat([560e6, 840e6], [40, 20])
+    begins = np.concatenate([[0], np.cumsum(lengths)[:-1]])
+    inside = ([0, 0.25], [0.02, 0.27], [0.9])
+    found = choose([(begins[:, None] + np.outer(lengths, one)).ravel() for one in inside])
+    assert found is not None and 500e6 < found < 600e6
+
+
 @pytest.mark.parametrize("parts", [2, 4])
 def test_micro_batches_are_parts_of_a_step_however_quick_the_optimizer_is(parts: int) -> None:
     rng = np.random.default_rng(3)

@@ -132,10 +132,13 @@ def _find_period(
     if rests is not None and grouped is not None and _are_same(rests, grouped) and holds_most(rests, single):
         # Groups between pauses are steps; longer periods are saves, or steps of two lengths.
         return rhythm.period_ns if rhythm is not None and _are_same(rhythm.period_ns, rests) else rests
-    unclear = rhythm is None or rhythm.clarity < _CLEAR
-    nested = _time_nested(single) if unclear and rests is not None else None
-    if nested is not None:
+    nested = _time_nested(single) if rests is not None else None
+    if nested is not None and (rhythm is None or rhythm.clarity < _CLEAR):
         return nested  # Nested groups of several classes are steps, however rarely other traffic repeats.
+    if nested is not None and rhythm is not None and rhythm.period_ns > _SIMILAR_LENGTH * nested:
+        counted = count_steps(heavy)
+        if counted is not None and _are_same(counted, nested):
+            return nested  # Steps of two lengths repeat only at a common multiple of both.
     if rhythm is not None and grouped is not None and not _are_same(rhythm.period_ns, grouped):
         uneven = _time_uneven(single)
         if uneven and _are_same(grouped, float(np.median(uneven))) and not _is_between_pauses(grouped, grouped, pauses):
