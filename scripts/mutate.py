@@ -98,6 +98,7 @@ TARGETS = {
         tests=(
             "tests/observe/test_finding_decisions.py",
             "tests/observe/test_life.py",
+            "tests/observe/test_life_borders.py",
             "tests/observe/test_life_decisions.py",
             "tests/observe/test_progress.py",
             "tests/observe/test_silence_borders.py",

@@ -81,6 +81,28 @@ def test_a_silence_that_ends_is_looked_at_beyond_a_usual_step(silent_s: float, t
     assert len(silence._find_silences(make_broken(resumed=False, silent_s=silent_s))) == told
 
 
+def test_a_silence_lasts_from_the_end_of_the_last_message_to_the_start_of_the_next() -> None:
+    # Of the third layer of a step one host sends alone, and of the first layer after two steps another does.
+    left = [(h, 7, layer) for h in range(HOSTS) for layer in range(2, 6) if (h, layer) != (1, 2)]
+    left += [(h, step, layer) for step in (8, 9) for h in range(HOSTS) for layer in range(6)]
+    left += [(h, 10, 0) for h in range(HOSTS) if h != 3]
+    (found,) = silence._find_silences(make_ring(15, left_out=left, until_s=18))
+    assert (found.start_ns, found.end_ns) == (BEGIN + 7 * STEP + 400 * MS, BEGIN + 10 * STEP)
+    left = [(h, 14, layer) for h in range(HOSTS) for layer in range(2, 6) if (h, layer) != (1, 2)]
+    (found,) = silence._find_silences(make_ring(15, left_out=left, until_s=60))
+    assert found.start_ns == BEGIN + 14 * STEP + 400 * MS
+
+
+def test_a_silence_of_just_a_usual_step_is_none_and_neither_is_any_where_steps_have_no_length() -> None:
+    # Steps of 1.2 s, in which the last layer ends after 850 ms: 350 ms are silent, and 550 ms after it lacks two layers.
+    case = make_ring(15, left_out=[(h, 7, layer) for h in range(HOSTS) for layer in (4, 5)], until_s=18)
+    gap = 350 * MS + 300 * MS
+    for usual, told in ((gap, 0), (gap - 2, 1)):
+        steps = case.steps.with_columns(end_ns=pl.col("start_ns") + usual)
+        assert len(silence._find_silences(replace(case, steps=steps))) == told
+    assert silence._find_silences(replace(case, steps=case.steps.with_columns(end_ns="start_ns"))) == []
+
+
 # -- transfers that were cut
 
 
@@ -100,7 +122,7 @@ def test_one_endpoint_that_is_stuck_is_enough_of_two_and_not_of_three(num: int, 
     assert silence._is_cut_short(few, end, end + 9_000 * MS, 1.2e9) is cut
 
 
-@pytest.mark.parametrize(("more", "cut"), [(0, True), (1000, False)])
+@pytest.mark.parametrize(("more", "cut"), [(0, True), (98, True), (99, False)])
 def test_records_of_different_sizes_that_end_with_the_capture_may_be_cut_by_it(more: int, cut: bool) -> None:
     case = cut_last(100_000)
     end = int(case.messages["end_ns"].max())
@@ -109,7 +131,7 @@ def test_records_of_different_sizes_that_end_with_the_capture_may_be_cut_by_it(m
     assert silence._is_cut_short(replace(case, messages=messages), end, end, 1.2e9) is cut
 
 
-@pytest.mark.parametrize(("held_ms", "cut"), [(20, True), (50, False)])
+@pytest.mark.parametrize(("held_ms", "cut"), [(20, True), (36, True), (50, False)])
 def test_records_of_one_size_are_a_stop_where_transfers_were_hardly_ever_held_up(held_ms: int, cut: bool) -> None:
     case = cut_last(100_000)
     end = int(case.messages["end_ns"].max())
@@ -151,6 +173,24 @@ def test_a_record_that_ends_within_a_thousandth_of_a_step_of_the_end_may_be_cut_
     rare = replace(case, streams=case.streams.with_columns(role=pl.lit("rare")))  # how long they take is not known
     end = int(case.messages["end_ns"].max())
     assert silence._is_cut_short(rare, end, end + after_ms * MS, 1.2e9) is cut
+
+
+# -- steps that are whole
+
+
+def test_a_step_is_whole_that_lacks_just_as_many_messages_as_whole_steps_do() -> None:
+    template = make_ring(15, until_s=18).template
+    assert template is not None
+    begin = BEGIN + 5 * STEP
+    for slack, whole in ((4.0, True), (3.9, False)):  # the last layer's four messages
+        assert silence._is_whole(replace(template, slack=slack), 5, begin + 700 * MS) is whole
+
+
+def test_a_step_is_finished_that_ends_just_when_a_silence_does() -> None:
+    case = make_ring(15, until_s=18)
+    begin, end = int(case.steps["start_ns"][5]), int(case.steps["end_ns"][5])
+    assert silence._is_resumed(case, Silence(begin + 400 * MS, end, 4, True))
+    assert not silence._is_resumed(case, Silence(begin + 400 * MS, end + 1, 4, True))
 
 
 # -- what is told
