@@ -105,6 +105,12 @@ def test_no_spans_make_a_document_without_events() -> None:
     assert json.loads(write(SPANS.empty()))["traceEvents"] == []
 
 
+def test_a_folder_that_does_not_exist_is_made(tmp_path: Path) -> None:
+    write_chrome_trace(to_spans(span(0, 5)), tmp_path / "new" / "folder" / "spans.json")
+    write_chrome_trace(to_spans(span(0, 5)), tmp_path / "new" / "folder" / "spans.json")
+    assert json.loads((tmp_path / "new" / "folder" / "spans.json").read_text())["traceEvents"]
+
+
 def test_batches_join_to_one_document() -> None:
     spans = to_spans(span(0, 1)).select(pl.all().repeat_by(SLICES_PER_BATCH + 1).explode())
     document = json.loads(write(spans.cast(dict(SPANS.required))))

@@ -289,6 +289,30 @@ def test_addresses_with_ports_are_read_with_a_note(tmp_path: Path) -> None:
     assert any("addresses with ports" in note for note in read.report.notes)
 
 
+def test_what_was_estimated_or_scaled_is_noted(tmp_path: Path) -> None:
+    sampled = write(tmp_path / "f.csv", "start_ns,src,dst,packets,sampling_rate\n1,a,b,3,100\n")
+    notes = load_flows(sampled).report.notes
+    assert "bytes and packets multiplied by 'sampling_rate'" in notes
+    assert "no bytes: estimated as packets x 4096" in notes and "no end time: end_ns is null" in notes
+
+
+def test_lines_that_are_no_json_are_counted_only_where_there_are_any(tmp_path: Path) -> None:
+    line = '{"start_ns": 1, "end_ns": 2, "src": "a", "dst": "b", "bytes": 3}\n'
+    skipping = FlowOptions(skip_bad_rows=True)
+    read = load_flows(write(tmp_path / "f.jsonl", line + "no\n" + line + '{"start_ns"\n'), skipping)
+    assert (read.report.rows, read.report.skipped_rows) == (2, {"not a JSON object": 2})
+    assert load_flows(write(tmp_path / "g.jsonl", line + line), skipping).report.skipped_rows == {}
+
+
+def test_packets_of_the_way_back_count_only_beside_its_bytes(tmp_path: Path) -> None:
+    head = "flowStartMilliseconds,flowEndMilliseconds,sourceIPv4Address,destinationIPv4Address,octetDeltaCount"
+    row = "1700000000123,1700000000124,10.0.0.1,10.0.0.2,100"
+    alone = write(tmp_path / "f.csv", f"{head},reversePacketDeltaCount\n{row},7\n")
+    assert load_flows(alone).flows.height == 1
+    both = write(tmp_path / "g.csv", f"{head},reverseOctetDeltaCount,reversePacketDeltaCount\n{row},500,7\n")
+    assert sorted(load_flows(both).flows["bytes"]) == [100, 500]
+
+
 def test_skipping_bad_rows_counts_each_reason_and_keeps_the_rest(tmp_path: Path) -> None:
     text = HEADER + "1,2,a,b,3\n1,2,a,b,12k\n5,4,a,b,3\n1,2,a,b,x\n1,2,!!,b,3\n7,8,a,b,9\n"
     read = load_flows(write(tmp_path / "f.csv", text), FlowOptions(skip_bad_rows=True))

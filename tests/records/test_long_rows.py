@@ -11,6 +11,7 @@ import pytest
 from prism.errors import BadRowError
 from prism.records import TOPOLOGY, FlowOptions, load_flows, read_table
 from prism.records.files import read_whole
+from prism.records.long_rows import _count_most_separators
 
 HEADER = "start_ns,end_ns,src,dst,bytes"
 T = 1_700_000_000_000_000_000
@@ -78,3 +79,13 @@ def test_a_topology_and_any_other_table_with_such_a_row_are_refused(tmp_path: Pa
 def test_a_column_that_happens_to_have_the_name_of_the_mark_is_read(tmp_path: Path) -> None:
     path = write_table(tmp_path / "f.csv", [HEADER + ",_extra", row(0, "1000,x")])
     assert load_flows(path).flows.select(pl.len()).item() == 1
+
+
+@pytest.mark.parametrize("comment", [None, "#"])
+def test_the_line_with_most_separators_counts_and_comments_do_not(tmp_path: Path, comment: str | None) -> None:
+    path = write_table(tmp_path / "f.csv", ["#,,,,,", "a,b", ",#,c", "d"])
+    assert _count_most_separators(path, ",", comment) == (2 if comment else 5)
+    path.write_bytes(b"a,b\nc,d,e")
+    assert _count_most_separators(path, ",", comment) == 2  # the last line has no end
+    path.write_bytes(b"")
+    assert _count_most_separators(path, ",", comment) == 0

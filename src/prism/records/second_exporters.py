@@ -28,12 +28,13 @@ def find_second_exporters(flows: pl.DataFrame) -> pl.DataFrame:
     sent = flows.group_by(*named, "exporter").agg(pl.col("bytes").sum(), first=pl.col("start_ns").min(), last=last)
     whose = pl.col("bytes").sum().over("src", "exporter")
     home = pl.col("exporter").sort_by(whose, "exporter", descending=[True, False]).first().over("src")
+    sent = sent.with_columns(home=home)  # before it is asked for by connection: an expression would be taken anew there
     own, own_first, own_last = (
-        pl.col(c).filter(pl.col("exporter") == home).first().over(named) for c in ("bytes", "first", "last")
+        pl.col(c).filter(pl.col("exporter") == pl.col("home")).first().over(named) for c in ("bytes", "first", "last")
     )
     together = pl.min_horizontal("last", own_last) - pl.max_horizontal("first", own_first)
     again = (
-        (pl.col("exporter") != home)
+        (pl.col("exporter") != pl.col("home"))
         & (own >= _LEAST_SHARE * pl.col("bytes"))
         & (together >= _LEAST_SHARE * (pl.col("last") - pl.col("first")))
     )
