@@ -22,8 +22,8 @@ from typing import Any
 STEP_ERROR = 0.001
 BINS = ((0.0, 0.3), (0.3, 0.5), (0.5, 0.7), (0.7, 0.8), (0.8, 0.9), (0.9, 1.01))  # of confidence
 FIGURES = (
-    "jobs exact", "pair labels", "degrees", "steps within 0.1 %", "culprit first", "culprit one of two",
-    "false findings", "crashes",
+    "jobs exact", "jobs or phases exact", "pair labels", "degrees", "steps within 0.1 %", "culprit first",
+    "culprit one of two", "false findings", "crashes",
 )  # fmt: skip
 
 
@@ -33,6 +33,7 @@ class Board:
 
     jobs: int = 0
     exact: int = 0
+    phases: int = 0  # exact, or a phase of a job that is told to have gone on with other hosts
     pairs: list[float] = field(default_factory=list)
     degrees: int = 0
     steps_right: int = 0
@@ -55,7 +56,8 @@ class Board:
         """The values of FIGURES, in their order."""
         num = max(self.jobs, 1)
         pairs = sum(self.pairs) / max(len(self.pairs), 1)
-        shares = [f"{value:.2f}" for value in (self.exact / num, pairs, self.degrees / num, self.steps_right / num)]
+        counts = (self.exact / num, self.phases / num, pairs, self.degrees / num, self.steps_right / num)
+        shares = [f"{value:.2f}" for value in counts]
         return [*shares, f"{self.first} of {self.faults}", str(self.of_two), str(self.false), str(self.crashes)]
 
 
@@ -78,6 +80,7 @@ def score_capture(board: Board, document: dict[str, Any], truth: dict[str, Any],
         taken.add(found["id"])
         pairs, degrees, steps = _share_of_pairs(job, found), _same_degrees(job, found), _step_error(job, found)
         board.exact += exact
+        board.phases += exact or any(_is_phase(job, phase) for phase in found.get("phases", []))
         board.pairs.append(pairs)
         board.degrees += degrees
         board.steps_right += steps <= STEP_ERROR
@@ -91,6 +94,13 @@ def score_capture(board: Board, document: dict[str, Any], truth: dict[str, Any],
                 f"{name} {job['name']}: exact {exact}, pairs {pairs:.2f}, degrees {degrees}, "
                 f"step error {100 * steps:.3f} %, culprit first {first}, false findings {false}"
             )
+
+
+def _is_phase(job: dict[str, Any], phase: dict[str, Any]) -> bool:
+    """Whether a phase of a job has the endpoints and the time of one that is told apart in the truth."""
+    middle = [step["start_ns"] for step in job["steps"]][len(job["steps"]) // 2 :][:1]
+    inside = bool(middle) and phase["started_ns"] <= middle[0] <= phase["ended_ns"]
+    return inside and set(phase["endpoints"]) == set(job["endpoints"])
 
 
 def _likeness(job: dict[str, Any], found: dict[str, Any]) -> float:

@@ -95,6 +95,13 @@ def test_a_job_that_goes_on_with_other_hosts_keeps_its_steps(ranks: int) -> None
     assert len(own) == 1
     assert own[0].steps.height >= 57
     assert len(own[0].endpoints) == max(ranks, 16)
+    early, late = own[0].to_json()["phases"]
+    assert (len(early["endpoints"]), len(late["endpoints"])) == (16, ranks)
+    assert early["layout"]["dp"] * ranks == late["layout"]["dp"] * 16  # ranks that share a NIC count, too
+    assert own[0].life.started_ns == early["started_ns"] < early["ended_ns"] < late["started_ns"] < late["ended_ns"]
+    after_s = (late["started_ns"] - early["started_ns"]) / 1e9
+    assert own[0].notes[0] == f"it went on with other hosts: from 16 endpoints to {ranks} after {after_s:.1f} s"
+    assert "phases" not in next(j for j in found.jobs if j is not own[0]).to_json()
     assert found.findings == ()
 
 

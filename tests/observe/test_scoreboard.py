@@ -130,3 +130,21 @@ def test_a_culprit_that_is_the_job_itself_is_right_under_the_name_that_it_has_he
     board = Board()
     score_capture(board, {"jobs": [found], "findings": [finding]}, {"jobs": [job]}, "hand-made")
     assert (board.first, board.false) == (right, 1 - right)
+
+
+def test_a_job_that_is_told_to_have_gone_on_with_other_hosts_is_exact_by_its_phases() -> None:
+    steps = [{"start_ns": 10 * k, "duration_ns": 10} for k in range(10)]
+    jobs = [
+        {"name": "two", "endpoints": ["a", "b"], "dp": 2, "pp": 1, "pairs": [], "steps": steps[:5]},
+        {"name": "three", "endpoints": ["a", "b", "c"], "dp": 3, "pp": 1, "pairs": [], "steps": steps[5:]},
+        {"name": "again", "endpoints": ["a", "b"], "dp": 2, "pp": 1, "pairs": [], "steps": steps[5:]},
+    ]
+    phases = [
+        {"started_ns": 0, "ended_ns": 50, "endpoints": ["a", "b"]},
+        {"started_ns": 50, "ended_ns": 100, "endpoints": ["c", "a", "b"]},
+    ]
+    layout = {"dp": None, "pp": None}
+    found = {"id": "job-1", "endpoints": ["a", "b", "c"], "layout": layout, "pairs": [], "steps": [], "phases": phases}
+    board = Board()
+    score_capture(board, {"jobs": [found], "findings": []}, {"jobs": jobs}, "hand-made")
+    assert (board.jobs, board.exact, board.phases) == (3, 0, 2)

@@ -18,6 +18,22 @@ from prism.records.ports import PortLoad
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Phase:
+    """A part of a job's life in which it has the same hosts."""
+
+    started_ns: int
+    ended_ns: int  # the last message
+    endpoints: tuple[str, ...]
+    layout: Layout
+
+    def to_json(self) -> dict[str, Any]:
+        """The document form that `prism diagnose --json` prints."""
+        degrees = {k: v for k, v in self.layout.to_json().items() if k in DEGREES}
+        times = {"started_ns": self.started_ns, "ended_ns": self.ended_ns}
+        return {**times, "endpoints": list(self.endpoints), "layout": degrees}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class JobDiagnosis:
     """What was learned of one job."""
 
@@ -37,6 +53,7 @@ class JobDiagnosis:
     visible: Visibility = field(default_factory=Visibility)
     ports: tuple[str, ...] = ()  # of its connections at its first endpoint, where records have them
     notes: tuple[str, ...] = ()  # what the records cannot show of it, and why it could not be analysed
+    phases: tuple[Phase, ...] = ()  # where it went on with other hosts
 
     @property
     def studied(self) -> bool:
@@ -70,6 +87,7 @@ class JobDiagnosis:
             "finding_stages": self.finding_stages,
             "steps": self.steps.to_dicts(),
             "notes": list(self.notes),
+            **({"phases": [phase.to_json() for phase in self.phases]} if self.phases else {}),
         }
 
 

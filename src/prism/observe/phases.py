@@ -8,7 +8,7 @@ from dataclasses import replace
 import numpy as np
 import polars as pl
 
-from prism.observe.diagnosis import JobDiagnosis
+from prism.observe.diagnosis import JobDiagnosis, Phase
 from prism.observe.traffic.table import Traffic
 from prism.records.findings import Finding
 
@@ -64,7 +64,17 @@ def _join(parts: list[JobDiagnosis]) -> JobDiagnosis:
         period_ns=longest.observed.period_ns,
         last_ns=last.observed.last_ns,
     )
-    counts = " to ".join(f"{len(part.endpoints):,}" for part in parts)
+    phases = tuple(
+        Phase(
+            started_ns=part.observed.first_ns,
+            ended_ns=part.observed.last_ns,
+            endpoints=part.endpoints,
+            layout=part.layout,
+        )
+        for part in parts
+    )
+    began = phases[0].started_ns
+    then = [f"to {len(p.endpoints):,} after {(p.started_ns - began) / 1e9:,.1f} s" for p in phases[1:]]
     return replace(
         longest,
         id=first.id,
@@ -75,5 +85,9 @@ def _join(parts: list[JobDiagnosis]) -> JobDiagnosis:
         streams=pl.concat([part.streams for part in parts if part.studied] or [longest.streams]),
         observed=replace(observed, id=first.id),
         life=replace(last.life, started_ns=first.life.started_ns),
-        notes=(f"it went on with other hosts: from {counts} endpoints", *longest.notes),
+        phases=phases,
+        notes=(
+            f"it went on with other hosts: from {len(first.endpoints):,} endpoints {', '.join(then)}",
+            *longest.notes,
+        ),
     )
