@@ -121,6 +121,11 @@ FOREIGN = {
         "ts,src,dst,bytes\n2023-11-15T00:13:20+02:00,a,b,1\n",
         {"start_ns": 1_700_000_000 * 10**9},
     ),
+    "nfcapd, whose exporter sends the end first": (
+        "first,last,src4_addr,dst4_addr,in_bytes\n"
+        "2023-11-14 22:13:21.100,2023-11-14 22:13:20.100,10.0.0.1,10.0.0.2,9\n",
+        {"start_ns": 1_700_000_000_100_000_000, "end_ns": 1_700_000_001_100_000_000, "bytes": 9},
+    ),
     "duration in microseconds": ("start_ns,duration_us,src,dst,bytes\n5,2,a,b,1\n", {"start_ns": 5, "end_ns": 2005}),
 }
 
@@ -185,6 +190,8 @@ BAD = {
     "a column that mixes units": (
         "f.csv", "start,src,dst,bytes\n1700000000,a,b,1\n1700000000123,a,b,1\n", "'start' mixes time units"),
     "a time without a unit": ("f.csv", "start,src,dst,bytes\n5,a,b,1\n", "cannot tell the unit of 'start'"),
+    "a Parquet table without a time": (
+        "f.parquet", None, "row 2: 'start_ns' is empty, expected a time (a date, or a number with a decimal point)"),
     "a date that is none": ("f.csv", "ts,src,dst,bytes\n2023-13-99 99:00,a,b,1\n", "line 2: 'ts' is \"2023-13-99 99:00\""),
     "JSON lines without a field": ("f.jsonl", b"{}\n{}\n", "no column for 'start_ns' (it has none)"),
     "a broken JSON line": ("f.jsonl", b'{"start_ns":1,"src":"a","dst":"b","bytes":1}\n{oops\n', "line 2: not valid JSON"),
@@ -208,7 +215,11 @@ BAD = {
 @pytest.mark.parametrize("case", BAD)
 def test_bad_input_is_named_in_one_line(tmp_path: Path, case: str) -> None:
     name, content, expected = BAD[case]
-    path = write(tmp_path / name, content)
+    path = tmp_path / name
+    if content is None:
+        pl.DataFrame({"start_ns": [1, None], "src": ["a"] * 2, "dst": ["b"] * 2, "bytes": [3, 4]}).write_parquet(path)
+    else:
+        write(path, content)
     with pytest.raises(InputError) as caught:
         read_flows(path)
     message = str(caught.value)

@@ -13,7 +13,9 @@ from prism.errors import BadFileError, BadRowError, InputError
 from prism.records import FlowOptions, files, load_flows, read_flows, scan_flows, write_flows
 from prism.records import compression as compressed
 from prism.records.delimited import is_flow_message
+from prism.records.flow_aliases import Alias, find_aliases
 from prism.records.flow_files import make_flows
+from prism.records.flow_plan import typed_csv_columns
 from prism.records.json_tables import _DEEPEST, _to_text, read_json_lines
 from prism.records.settings import parse_mapping
 from prism.records.text_tables import find_text_table
@@ -171,3 +173,19 @@ def test_a_line_that_is_no_object_is_named_and_the_others_are_read() -> None:
     read = read_json_lines('{"src": "a"}\n7\n\n{"src": "b"\n{"src": "c"}')
     assert read.frame["src"].to_list() == ["a", "c"] and read.lines == [1, 5]
     assert [number for number, _ in read.bad_lines] == [2, 4] and read.bad_lines[0][1] == "not a JSON object"
+
+
+def test_whole_numbers_of_any_table_are_typed_when_it_is_read_and_times_of_known_unit() -> None:
+    names = ["start_ns", "time_flow_end_ns", "src", "dst", "bytes", "packets", "src_port", "ts"]
+    typed = typed_csv_columns(names)
+    assert set(typed) == {"start_ns", "time_flow_end_ns", "bytes", "packets", "src_port"}
+    assert set(typed.values()) == {pl.Int64()}
+
+
+def test_a_duration_that_was_chosen_stands_for_the_end_unless_that_was_chosen_too() -> None:
+    took = Alias("took", "duration", "ms")
+    columns = ["start_ns", "end_ns", "took", "stop"]
+    assert set(find_aliases(columns, (took,))) == {"start_ns", "duration"}
+    both = find_aliases(columns, (took, Alias("stop", "end_ns", "ms")))
+    assert both["end_ns"][0] == "stop" and both["duration"][0] == "took"
+    assert set(find_aliases(columns)) == {"start_ns", "end_ns"}

@@ -98,3 +98,13 @@ def test_words_for_a_user() -> None:
     assert (describe({}), describe([]), describe(None)) == ("a set of keys", "a list", "empty")
     assert len(describe("x" * 200)) == 80
     assert nearest("zzz", ["abc"]) == ""
+
+
+def test_a_field_after_one_that_is_not_given_is_checked_too() -> None:
+    @dataclass(frozen=True, kw_only=True)
+    class Later(Checked):
+        first: float | None = number(None, 0.0, 1.0)
+        second: float = number(0.5, 0.0, 1.0)
+
+    with pytest.raises(BadConfigError, match="'second' is 2.0, expected 0 to 1"):
+        Later(second=2.0)

@@ -8,6 +8,7 @@ from itertools import combinations
 from pathlib import Path
 
 import polars as pl
+import pytest
 from hypothesis import given
 
 from prism.records.tracks import gather_slices, lay_out_tracks
@@ -45,6 +46,12 @@ def test_slices_stay_on_their_lane_and_only_crossing_ones_need_a_second_track(sp
 def test_a_chain_of_crossing_slices_needs_two_tracks_only() -> None:
     layout = lay_out_tracks(gather_slices(to_spans(*(span(10 * i, 10 * i + 15) for i in range(100))), None))
     assert layout.tracks["overflow"].to_list() == [0, 1]
+
+
+def test_slices_that_only_touch_share_a_track_without_a_search_for_overlaps(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("prism.records.tracks._compile", lambda: 1 / 0)
+    layout = lay_out_tracks(gather_slices(to_spans(span(0, 10), span(10, 20), span(20, 20)), None))
+    assert layout.tracks["overflow"].to_list() == [0]
 
 
 def test_findings_come_before_the_ranks_of_their_job() -> None:
