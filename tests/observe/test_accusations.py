@@ -16,7 +16,7 @@ from prism.observe.diagnose import open_case
 from prism.observe.findings.case import Calls, Case
 from prism.observe.findings.causes import find_late
 from prism.observe.findings.residuals import _measure_gaps
-from prism.observe.findings.waits import measure_waits
+from prism.observe.findings.waits import Waits, list_meetings, measure_waits
 from prism.records.findings import Culprit
 
 HOSTS, STEPS, LAYERS = 5, 20, 8
@@ -62,9 +62,14 @@ def test_sampled_packets_show_silences_too_in_which_a_ring_waits() -> None:
     assert open_case(sampled, found.jobs[0], int(flows["end_ns"].max())).waits_visible  # type: ignore[arg-type]
 
 
+def measure_all_waits(case: Case, since: tuple[np.ndarray, np.ndarray], *, is_new: bool = False) -> Waits | None:
+    met = list_meetings(case)
+    return None if met is None else measure_waits(case, met, since, is_new=is_new)
+
+
 def test_all_waiting_is_for_a_late_host() -> None:
     case = open_only_case(*write_rings({2: 0.4}))
-    waits = measure_waits(case, _measure_gaps(case))
+    waits = measure_all_waits(case, _measure_gaps(case))
     assert waits is not None
     cost = waits.cost_s.sum(axis=1)
     assert waits.hosts[int(np.argmax(cost))] == "h2"
@@ -74,7 +79,7 @@ def test_all_waiting_is_for_a_late_host() -> None:
 def test_nobody_waits_for_a_host_where_something_else_had_just_ended() -> None:
     case = open_only_case(*write_rings({2: 0.4}))
     just_now = np.full(len(case.calls.row), 1000.0)
-    waits = measure_waits(case, (just_now, just_now))
+    waits = measure_all_waits(case, (just_now, just_now))
     assert waits is not None and waits.cost_s.max() <= LAYERS * 1e-6
 
 
@@ -94,7 +99,7 @@ def measure_call(hops: list[tuple[int, int]], start_ms: list[int], gpus_per_nic:
         job=SimpleNamespace(endpoints=np.arange(len(hosts))),
     )  # fmt: skip
     long_ago = np.full(num, 1e12)
-    waits = measure_waits(case, (long_ago, long_ago), is_new=True)
+    waits = measure_all_waits(case, (long_ago, long_ago), is_new=True)
     return [] if waits is None else waits.cost_s[:, 0].tolist()
 
 

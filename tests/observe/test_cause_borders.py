@@ -140,7 +140,7 @@ def test_uneven_load_of_slow_steps_is_told_where_nobody_was_always_late_and_paus
     turns = SimpleNamespace(finding=SimpleNamespace(kind=kind))
     monkeypatch.setattr(causes, "_choose", lambda *_: [])
     monkeypatch.setattr(causes, "_find_turns", lambda *_: [turns])
-    monkeypatch.setattr(causes, "list_residuals", lambda case, host: iter([ring(np.zeros((4, STEPS)))]))
+    monkeypatch.setattr(causes, "list_residuals", lambda *_, **__: iter([ring(np.zeros((4, STEPS)))]))
     assert causes.find_late(place(lengths=SLOW)) == [turns] * told
 
 

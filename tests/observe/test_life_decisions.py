@@ -28,7 +28,7 @@ from prism.observe.diagnose import find_last_save
 from prism.observe.findings import silence
 from prism.observe.findings.silence import Silence
 from prism.observe.steps import life
-from prism.observe.steps.life import LifeConfig, StepTemplate, breaks_off, make_template, rests_whole
+from prism.observe.steps.life import LifeConfig, StepTemplate, are_steps_regular, breaks_off, make_template, rests_whole
 
 CONFIG = LifeConfig()
 
@@ -65,6 +65,21 @@ def test_streams_that_were_cut_are_no_part_of_a_usual_step() -> None:
     streams = make_streams(messages).with_columns(cut=pl.col("stream") == 1)
     found = make_template(messages, streams, make_steps(), CONFIG)
     assert found is not None and len(found.usual) == RANKS - 1 and found.row.max() == RANKS - 2
+
+
+def test_steps_are_regular_where_a_template_is_certain_of_its_boundaries() -> None:
+    messages, steps = make_messages(), make_steps()
+    streams = make_streams(messages)
+    for moved in (0, 200_000_000):  # the first layers of a third of the steps are in the one before
+        start = pl.col("start_ns") + moved * (pl.int_range(pl.len()) % 3 == 1)
+        cut = steps.with_columns(start).with_columns(
+            end_ns=pl.col("start_ns").shift(-1, fill_value=int(steps["end_ns"][-1]))
+        )
+        found = make_template(messages, streams, cut, CONFIG)
+        assert found is not None and found.wanders == (moved > 0)
+        assert are_steps_regular(messages, streams, cut, CONFIG) == (not found.wanders)
+    assert not are_steps_regular(messages, streams, steps.clear(), CONFIG)
+    assert not are_steps_regular(messages, streams.clear(), steps, CONFIG)
 
 
 # -- whether a job rests between steps

@@ -27,7 +27,7 @@ from prism.observe.parallelism.volumes import lay_out_volumes
 from prism.observe.phases import find_ends, join_phases
 from prism.observe.steps.beginnings import find_beginning
 from prism.observe.steps.cutting import STEPS, cut_steps
-from prism.observe.steps.life import Life, LifeConfig, Watched, judge_life, make_template
+from prism.observe.steps.life import Life, LifeConfig, Watched, are_steps_regular, judge_life
 from prism.observe.steps.visibility import judge_visibility
 from prism.observe.traffic.bursts import join_bursts
 from prism.observe.traffic.clock_offsets import align_clocks
@@ -235,15 +235,13 @@ def _read_bursts(traffic: Traffic, job: JobDiagnosis, own: pl.DataFrame) -> JobD
         return job
     # Over TCP many small messages are acknowledgements, of which any number is in a record.
     whole = float((own["bytes"] < levels.SMALL_MESSAGE_BYTES).mean() or 0.0) < levels.SHARE_MINOR  # type: ignore[arg-type]
-    if whole or not (job.streams["kind"] == "dp").any():
-        template = make_template(own, job.streams, job.steps, LifeConfig())
-        if template is not None and not template.wanders:
-            return replace(job, regular=True)
+    single = whole or not (job.streams["kind"] == "dp").any()
+    if single and are_steps_regular(own, job.streams, job.steps, LifeConfig()):
+        return replace(job, regular=True)
     bursts = join_bursts(own, job.streams)
     if bursts is None or (whole and bursts.regular):
         return job  # Where records are whole and regular the steps differ.
-    template = make_template(bursts.messages, bursts.streams, bursts.steps, LifeConfig(), bursts=True)
-    if template is None or template.wanders:
+    if not are_steps_regular(bursts.messages, bursts.streams, bursts.steps, LifeConfig()):
         return job
     visible = judge_visibility(traffic, bursts.streams, bursts.steps, bursts=True)
     kept = [note for note in job.notes if note == MIXED or note not in job.visible.notes]

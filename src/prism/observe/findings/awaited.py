@@ -99,9 +99,9 @@ def _list_bursts(case: Case, host: Ints, num_hosts: int) -> Bursts | None:
     silence = _find_idle_timeout(unit_of[stream], len(units), start, end)
     if silence is None:
         return None
-    order = np.argsort(start, kind="stable")
-    rows, start, end = rows[order], start[order], end[order]
-    size = case.messages["bytes"].to_numpy()[rows]
+    size = case.messages["bytes"].to_numpy()[case.by_start]
+    rows, size = case.by_start[size >= levels.SMALL_MESSAGE_BYTES], size[size >= levels.SMALL_MESSAGE_BYTES]
+    start, end = (case.messages[c].to_numpy()[rows] for c in ("start_ns", "end_ns"))
     begun = case.messages["begun"].to_numpy()[rows] if "begun" in case.messages.columns else np.zeros_like(start)
     reach = np.maximum.accumulate(np.where(begun > 0, start, end))
     fresh = np.concatenate([[True], start[1:] - reach[:-1] >= silence])

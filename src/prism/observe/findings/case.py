@@ -6,7 +6,6 @@ import math
 from dataclasses import dataclass, replace
 from functools import cached_property
 
-import numba
 import numpy as np
 import polars as pl
 from numpy.typing import NDArray
@@ -17,6 +16,7 @@ from prism.observe.parallelism.message_streams import find_rows
 from prism.observe.parallelism.stages import StageMap
 from prism.observe.steps.beginnings import Beginning
 from prism.observe.steps.life import LifeConfig, StepTemplate, make_template
+from prism.observe.steps.spacing import find_step
 from prism.observe.steps.work import find_pauses, measure_work
 from prism.observe.traffic.numbering import number_places
 from prism.records.findings import Culprit, CulpritType, Finding, FindingKind
@@ -136,6 +136,11 @@ class Case:
     def template(self) -> StepTemplate | None:
         """What a usual step sends, None where no stream sends in most steps."""
         return make_template(self.messages, self.streams, self.steps, LifeConfig(), bursts=self.bursts)
+
+    @cached_property
+    def by_start(self) -> Ints:
+        """The rows of the messages in order of start."""
+        return np.argsort(self.messages["start_ns"].to_numpy(), kind="stable")
 
     @property
     def wanders(self) -> bool:
@@ -291,25 +296,3 @@ def _list_calls(case: Case) -> Calls:
         kinds=tuple(kinds),
         like=number_sizes(streams["bytes"].to_numpy().astype(np.float64)),
     )
-
-
-def find_step(times: Ints, steps: pl.DataFrame) -> NDArray[np.int32]:
-    """The index of the step that each time falls into, -1 for none."""
-    if not steps.height:
-        return np.full(len(times), -1, np.int32)
-    found: NDArray[np.int32] = _look_up(times, steps["start_ns"].to_numpy(), steps["end_ns"].to_numpy())
-    return found
-
-
-@numba.njit(cache=True, nogil=True)
-def _look_up(times: Ints, begin: Ints, end: Ints) -> NDArray[np.int32]:
-    """The last stretch that begins before each time, -1 where it is over; times mostly follow each other."""
-    found = np.empty(len(times), np.int32)
-    at = 0  # stretches that have begun
-    for i in range(len(times)):
-        while at < len(begin) and begin[at] <= times[i]:
-            at += 1
-        while at > 0 and begin[at - 1] > times[i]:
-            at -= 1
-        found[i] = at - 1 if at > 0 and times[i] < end[at - 1] else -1
-    return found

@@ -34,10 +34,10 @@ def find_late(case: Case) -> list[Proposal]:
     if case.steps.height < levels.MIN_SAMPLES or case.messages.is_empty():
         return []
     host = number_hosts(case)
-    tables = list(list_residuals(case, host))
+    longer = _find_longer(case)
+    tables = list(list_residuals(case, host, of_past=longer is not None))  # Else only similar members are compared.
     if not tables:
         return []
-    longer = _find_longer(case)
     candidates = _list_candidates(case)
     uneven: list[Proposal] = []
     if longer is not None:

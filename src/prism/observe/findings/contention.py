@@ -70,18 +70,13 @@ def find_contention(
     return found
 
 
-def _find_held_up(transfers: Transfers | None) -> dict[int, bool]:
-    """Pairs that take longer in some steps than in others, and whether they end last of their collectives then."""
+def _find_held_up(transfers: Transfers | None) -> dict[int, list[int]]:
+    """Rows that take longer in some steps than in others, and in which."""
     if transfers is None:
         return {}
     high = np.nan_to_num(transfers.against_past, nan=0.0) > _HELD_UP
     rows = np.flatnonzero(high.sum(axis=1) >= 3)
-    last = find_last(transfers, {int(r): np.flatnonzero(high[r]).tolist() for r in rows})
-    pairs = transfers.rows["pair"].to_list()
-    found: dict[int, bool] = {}
-    for r in rows.tolist():
-        found[pairs[r]] = found.get(pairs[r], False) or r in last
-    return found
+    return {int(row): np.flatnonzero(high[row]).tolist() for row in rows}
 
 
 def _paths_of(routes: pl.DataFrame | None) -> dict[int, set[str]]:
@@ -118,29 +113,31 @@ def _pairs_by_link(case: Case, paths: dict[int, set[str]]) -> dict[str, set[int]
 def _worst_meeting(
     case: Case,
     transfers: Transfers,
-    held: dict[int, bool],
+    slow_steps: dict[int, list[int]],
     cases: Sequence[Case],
     carried: dict[str, dict[str, set[int]]],
     routes: pl.DataFrame | None,
 ) -> Meeting | None:
-    own = carried[case.job.id]
+    own, pair = carried[case.job.id], transfers.rows["pair"].to_numpy()
+    held = set(pair[list(slow_steps)].tolist())
     shared = [
-        (sum(held[p] for p in pairs if p in held), link, other)
+        (link, other)
         for link, pairs in own.items()
-        if pairs & held.keys()
+        if pairs & held
         for other in cases
         if other is not case and link in carried[other.job.id]
     ]
-    shared.sort(key=lambda s: (-s[0], s[1].startswith(_OTHERS), s[1]))
     if not shared:
         return None
-    times = _normal_times(transfers, set(held))
+    last = set(pair[list(find_last(transfers, slow_steps))].tolist())  # They hold up the others.
+    shared.sort(key=lambda s: (-len(own[s[0]] & last), s[0].startswith(_OTHERS), s[0]))
+    times = _normal_times(transfers, held)
     met = []
-    for last, link, other in shared[:_MOST_LINKS]:
-        meeting = _meet(case, times, own[link] & held.keys(), link, other, carried[other.job.id][link])
+    for link, other in shared[:_MOST_LINKS]:
+        meeting = _meet(case, times, own[link] & held, link, other, carried[other.job.id][link])
         if meeting is not None:
-            came = _came(case, routes, own[link] & held.keys(), meeting)
-            met.append((round(meeting.apart, 1), came, last, round(meeting.ratio, 1), meeting))
+            came = _came(case, routes, own[link] & held, meeting)
+            met.append((round(meeting.apart, 1), came, len(own[link] & last), round(meeting.ratio, 1), meeting))
     if not met:
         return None
     best = max(met, key=lambda m: m[:4])

@@ -16,7 +16,7 @@ import numpy as np
 
 from prism.observe import levels
 from prism.observe.findings.case import Calls, Case, Floats, Ints, is_pipeline
-from prism.observe.findings.waits import measure_waits
+from prism.observe.findings.waits import Meetings, list_meetings, measure_waits
 from prism.observe.findings.windows import quantile_rows, spread_of
 from prism.observe.findings.work_table import tabulate_work
 from prism.observe.traffic.medians import quantile_groups
@@ -47,8 +47,8 @@ class Residuals:
         return replace(self, late_s=self.late_s - quantile_rows(self.late_s, levels.SHARE_MINOR, axis=1)[:, None])
 
 
-def list_residuals(case: Case, host: Ints) -> Iterator[Residuals]:
-    """The residuals of a case; `host` is the number of the host of each endpoint.
+def list_residuals(case: Case, host: Ints, *, of_past: bool = True) -> Iterator[Residuals]:
+    """The residuals of a case, those `of_past` only where asked for; `host` is the number of the host of each endpoint.
 
     In a pipeline a message between two stages finds its receiver busy: work is read where nothing holds it up.
     """
@@ -56,25 +56,27 @@ def list_residuals(case: Case, host: Ints) -> Iterator[Residuals]:
     step_s = float(np.median(case.length_s))
     since = _measure_gaps(case) if len(case.calls.row) else None
     if since is not None:
-        yield from _compare_starts(case, np.fmin(*since), in_stages, step_s)
-        if in_stages:
+        yield from _compare_starts(case, np.fmin(*since), in_stages, step_s, of_past=of_past)
+        if in_stages and of_past:
             yield from _compare_answers(case, since[0], step_s)
     if not case.work.is_empty():
         yield from _compare_work(case, step_s)
-    if since is not None and not in_stages:
-        yield from _compare_waits(case, host, since, step_s, of_like=True)
-        # A rank that is held up works as long as before; only the excess is lateness.
-        sent, taken = (np.maximum(idle - _find_usual(case.calls, idle), 0.0) for idle in since)
-        yield from _compare_waits(case, host, (sent, taken), step_s, of_past=True)
-    if not in_stages:
+    met = list_meetings(case) if since is not None and not in_stages else None
+    if since is not None and met is not None:
+        yield from _compare_waits(case, host, met, since, step_s, of_like=True)
+        if of_past:  # A rank that is held up works as long as before; only the excess is lateness.
+            sent, taken = (np.maximum(idle - _find_usual(case.calls, idle), 0.0) for idle in since)
+            yield from _compare_waits(case, host, met, (sent, taken), step_s, of_past=True)
+    if not in_stages and of_past:
         yield from _compare_ring_waits(case, host, step_s)
 
 
 def _compare_waits(
-    case: Case, host: Ints, idle: tuple[Floats, Floats], step_s: float, *, of_past: bool = False, of_like: bool = False
-) -> Iterator[Residuals]:
+    case: Case, host: Ints, met: Meetings, idle: tuple[Floats, Floats], step_s: float, *, of_past: bool = False,
+    of_like: bool = False,
+) -> Iterator[Residuals]:  # fmt: skip
     """By host, how long all others wait for it alone."""
-    waits = measure_waits(case, idle, is_new=of_past)
+    waits = measure_waits(case, met, idle, is_new=of_past)
     if waits is None:
         return
     names = dict(zip(case.hosts, host.tolist(), strict=True))
@@ -165,7 +167,9 @@ def _find_usual(calls: Calls, gap: Floats) -> Floats:
     return usual
 
 
-def _compare_starts(case: Case, both: Floats, in_stages: bool, step_s: float) -> Iterator[Residuals]:
+def _compare_starts(
+    case: Case, both: Floats, in_stages: bool, step_s: float, *, of_past: bool = True
+) -> Iterator[Residuals]:
     """By hop, the total lateness of a step's messages, against quick steps and against similar hops of the step."""
     calls, ends = case.calls, len(case.hosts)
     between_stages = np.array([in_stages and kind == "pp" for kind in calls.kinds], np.bool_)
@@ -183,29 +187,31 @@ def _compare_starts(case: Case, both: Floats, in_stages: bool, step_s: float) ->
     senders = np.unique(alike * ends + calls.src) // ends
     enough = (np.bincount(senders, minlength=len(found)) >= levels.MIN_SAMPLES)[alike[calls.row]]
     against_like = gap - np.where(enough, np.minimum(past, usual), past)
-    yield from _by_hop(case, calls, against_like, step_s)
-    for kind in np.flatnonzero(
-        np.bincount(calls.kind[calls.row])
-    ):  # A rank that is late to calls of one kind leaves them together with all others.
-        own = calls.kind[calls.row] == kind
-        yield from _by_hop(case, calls.take(own), (gap - past)[own], step_s, past[own])
+    hop, hops = number_keys(calls.src * ends + calls.dst)
+    hop = hop[calls.row]
+    yield from _by_hop(case, hops, hop, calls.step, against_like, step_s)
+    # A rank that is late to calls of one kind leaves them together with all others.
+    kinds, late = calls.kind[calls.row], gap - past
+    for kind in np.flatnonzero(np.bincount(kinds)) if of_past else ():
+        own = kinds == kind if len(calls.kinds) > 1 else slice(None)
+        yield from _by_hop(case, hops, hop[own], calls.step[own], late[own], step_s, past[own])
 
 
 def _by_hop(
-    case: Case, calls: Calls, late_ns: Floats, step_s: float, past_ns: Floats | None = None
+    case: Case, hops: Ints, hop: Ints, step: Ints, late_ns: Floats, step_s: float, past_ns: Floats | None = None
 ) -> Iterator[Residuals]:
     """The lateness of all messages of a hop in each step, against similar ones or against the given past.
+
+    `hops` are the numbers of the hops' ends, `hop` is that of each message and `step` its step.
 
     Hops that never had work before them and are never late, as those between replicas that follow the ones between
     shards at once, do not show which rank works longer now.
     """
-    ends = len(case.hosts)
-    hop, hops = number_keys(calls.src * ends + calls.dst)
-    shape = len(hops), case.steps.height
-    table = _add_up(late_ns / 1e9, hop[calls.row], calls.step, shape)
+    ends, shape = len(case.hosts), (len(hops), case.steps.height)
+    table = _add_up(late_ns / 1e9, hop, step, shape)
     seen = ~np.isnan(table)
     if past_ns is not None:
-        seen &= np.fmax(table, _add_up(past_ns / 1e9, hop[calls.row], calls.step, shape)) >= _CLOSE * step_s
+        seen &= np.fmax(table, _add_up(past_ns / 1e9, hop, step, shape)) >= _CLOSE * step_s
     rows, of_past = seen.any(axis=1), past_ns is not None
     if rows.any():
         sender, receiver = hops[rows] // ends, hops[rows] % ends

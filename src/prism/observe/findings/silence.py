@@ -69,12 +69,10 @@ def _list_own(case: Case, host: int) -> list[int]:
 
 def _find_silences(case: Case) -> list[Silence]:
     usual = float(np.median((case.steps["end_ns"] - case.steps["start_ns"]).to_numpy()))
-    template = case.template
-    if usual <= 0 or template is None:
+    if usual <= 0:
         return []
-    start, over = (case.messages[c].to_numpy() for c in ("start_ns", "end_ns"))
-    order = np.argsort(start, kind="stable")
-    start, reach = start[order], np.maximum.accumulate(over[order])
+    start, over = (case.messages[c].to_numpy()[case.by_start] for c in ("start_ns", "end_ns"))
+    reach = np.maximum.accumulate(over)
     gaps = start[1:] - reach[:-1]
     # Recurring silences (evaluation, checkpoints) are part of how the job works.
     often = float(np.quantile(gaps, max(0.0, 1 - 2.5 / len(gaps)))) if len(gaps) else 0.0
@@ -83,6 +81,9 @@ def _find_silences(case: Case) -> list[Silence]:
     last, until = int(reach[-1]), case.observed_until_ns
     if until - last >= _LIFE.silent_steps * usual or _is_cut_short(case, last, until, usual):
         found.append((last, until, False))
+    template = case.template if found else None
+    if template is None:
+        return []
     starts = case.steps["start_ns"].to_numpy()
     out = []
     for begin, end, followed in found:

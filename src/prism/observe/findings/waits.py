@@ -33,15 +33,23 @@ class Waits:
     seen: NDArray[np.bool_]
 
 
-def measure_waits(case: Case, since: tuple[Floats, Floats], *, is_new: bool = False) -> Waits | None:
-    """What each host costs every step; None where no collective has hops between other hosts to compare with.
+@dataclass(frozen=True)
+class Meetings:
+    """The calls of collectives of a case, and which are one: `order` and where each begins in it."""
 
-    `since` is, by message of the calls, how long nothing had ended at its sender and at its receiver; `is_new` means
-    that only the excess over the usual counts: which of two hops begins first may be by design.
-    """
+    calls: Calls
+    kept: NDArray[np.bool_]  # which of the case's calls these are
+    hosts: list[str]
+    ends: tuple[Ints, Ints]  # the host that sends each, and the one that receives it
+    order: Ints
+    begin: Ints
+
+
+def list_meetings(case: Case) -> Meetings | None:
+    """The collectives of a case; None where it has none."""
     calls = case.calls
-    together = np.array([kind not in POINT_TO_POINT for kind in calls.kinds], np.bool_)[calls.kind][calls.row]
-    calls, idle = calls.take(together), (since[0][together], since[1][together])
+    kept = np.array([kind not in POINT_TO_POINT for kind in calls.kinds], np.bool_)[calls.kind][calls.row]
+    calls = calls.take(kept)
     if not len(calls.row):
         return None
     names, number = np.unique(np.array(case.hosts, dtype=str), return_inverse=True)
@@ -49,17 +57,27 @@ def measure_waits(case: Case, since: tuple[Floats, Floats], *, is_new: bool = Fa
     group = calls.number_alike(case.stage_of)[calls.row]
     call, found = number_keys((group * (int(calls.place.max()) + 1) + calls.place) * case.steps.height + calls.step)
     order, begin = group_by_number(call, len(found))
-    ends = src[calls.row], dst[calls.row]
-    shape = len(names), case.steps.height
+    return Meetings(calls, kept, names.tolist(), (src[calls.row], dst[calls.row]), order, begin)
+
+
+def measure_waits(case: Case, met: Meetings, since: tuple[Floats, Floats], *, is_new: bool = False) -> Waits | None:
+    """What each host costs every step; None where no collective has hops between other hosts to compare with.
+
+    `since` is, by message of the calls, how long nothing had ended at its sender and at its receiver; `is_new` means
+    that only the excess over the usual counts: which of two hops begins first may be by design.
+    """
+    calls, order, begin = met.calls, met.order, met.begin
+    shape = len(met.hosts), case.steps.height
     begun = case.messages["begun"].to_numpy()[calls.message] if "begun" in case.messages.columns else None
     if begun is not None and _adds_up(order, begin, begun):
-        cost, seen = _sum_kept(order, begin, ends, calls, begun, shape)
+        cost, seen = _sum_kept(order, begin, met.ends, calls, begun, shape)
     else:
         # Where ranks share a NIC, one of them may send while another has not arrived.
         is_own = is_new and case.gpus == len(case.job.endpoints)
         hops = np.where(is_own, calls.src[calls.row], -1), calls.dst[calls.row]
-        cost, seen = _sum_costs(order, begin, ends, hops, calls.step, calls.start, calls.end, idle, shape)
-    return Waits(names.tolist(), cost / 1e9, seen) if seen.any() else None
+        idle = since[0][met.kept], since[1][met.kept]
+        cost, seen = _sum_costs(order, begin, met.ends, hops, calls.step, calls.start, calls.end, idle, shape)
+    return Waits(met.hosts, cost / 1e9, seen) if seen.any() else None
 
 
 def _adds_up(order: Ints, begin: Ints, begun: Ints) -> bool:

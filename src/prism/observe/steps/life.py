@@ -17,6 +17,7 @@ from prism.observe import levels
 from prism.observe.parallelism.message_streams import find_rows
 from prism.observe.steps.beginnings import Beginning
 from prism.observe.steps.gradient_overlap import size_up
+from prism.observe.steps.spacing import find_step
 
 Ints = NDArray[np.int64]
 Floats = NDArray[np.float64]
@@ -79,13 +80,38 @@ class StepTemplate:
         return np.bincount(self.row[first:last], minlength=len(self.usual))
 
 
+def are_steps_regular(messages: pl.DataFrame, streams: pl.DataFrame, steps: pl.DataFrame, config: LifeConfig) -> bool:
+    """Whether streams send in most steps and step boundaries are certain: what a template would tell."""
+    if not steps.height or messages.is_empty():
+        return False
+    regular = _list_regular(streams, steps, config)
+    row = find_rows(regular, messages["stream"])
+    if not (row >= 0).any():
+        return False
+    counts = _count_in_steps(messages["start_ns"].to_numpy(), row, steps, regular.height, config)
+    return not _do_boundaries_wander(counts, np.median(counts, axis=0).round().astype(np.int64), config)
+
+
+def _list_regular(streams: pl.DataFrame, steps: pl.DataFrame, config: LifeConfig) -> pl.DataFrame:
+    """The streams that send in most steps."""
+    return streams.filter((pl.col("num") >= config.regular * steps.height) & ~pl.col("cut"))
+
+
+def _count_in_steps(start: Ints, row: Ints, steps: pl.DataFrame, num_rows: int, config: LifeConfig) -> Ints:
+    """By step and stream the messages that start in it, of the last whole steps; `row` is -1 for other streams."""
+    last = steps[max(0, steps.height - 1 - 4 * config.templates) : max(1, steps.height - 1)]
+    step = find_step(start, last)
+    cell = (step * np.int64(num_rows) + row)[(step >= 0) & (row >= 0)]
+    return np.bincount(cell, minlength=last.height * num_rows).reshape(last.height, num_rows)
+
+
 def make_template(
     messages: pl.DataFrame, streams: pl.DataFrame, steps: pl.DataFrame, config: LifeConfig, *, bursts: bool = False
 ) -> StepTemplate | None:
     """What usual steps send; None where no stream sends in most steps."""
     if not steps.height or messages.is_empty():
         return None
-    regular = streams.filter((pl.col("num") >= config.regular * steps.height) & ~pl.col("cut"))
+    regular = _list_regular(streams, steps, config)
     row = find_rows(regular, messages["stream"])
     own = np.flatnonzero(row >= 0)
     start = messages["start_ns"].to_numpy()
@@ -94,12 +120,7 @@ def make_template(
         return None
     start, end, row = start[own], messages["end_ns"].to_numpy()[own], row[own]
     begin, until = steps["start_ns"].to_numpy(), steps["end_ns"].to_numpy()
-    counts = np.stack(
-        [
-            np.bincount(row[slice(*np.searchsorted(start, [begin[i], until[i]]))], minlength=regular.height)
-            for i in range(max(0, steps.height - 1 - 4 * config.templates), max(1, steps.height - 1))
-        ]
-    )
+    counts = _count_in_steps(start, row, steps, regular.height, config)
     wanders = _do_boundaries_wander(counts, np.median(counts, axis=0).round().astype(np.int64), config)
     # A barrier or a last norm sends a few numbers more after the last step: only tensors show how far a step went.
     tensors = np.flatnonzero(regular["bytes"].to_numpy() >= levels.SMALL_MESSAGE_BYTES)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numba
 import numpy as np
+import polars as pl
 from numpy.typing import NDArray
 
 from prism.observe import levels
@@ -41,3 +42,25 @@ def _mark_apart(times: Times, order: Times, distance: float) -> NDArray[np.bool_
             taken[k] = True
             k -= 1
     return kept
+
+
+def find_step(times: Times, steps: pl.DataFrame) -> NDArray[np.int32]:
+    """The index of the step that each time falls into, -1 for none."""
+    if not steps.height:
+        return np.full(len(times), -1, np.int32)
+    found: NDArray[np.int32] = _look_up(times, steps["start_ns"].to_numpy(), steps["end_ns"].to_numpy())
+    return found
+
+
+@numba.njit(cache=True, nogil=True)
+def _look_up(times: Times, begin: Times, end: Times) -> NDArray[np.int32]:
+    """The last stretch that begins before each time, -1 where it is over; times mostly follow each other."""
+    found = np.empty(len(times), np.int32)
+    at = 0  # stretches that have begun
+    for i in range(len(times)):
+        while at < len(begin) and begin[at] <= times[i]:
+            at += 1
+        while at > 0 and begin[at - 1] > times[i]:
+            at -= 1
+        found[i] = at - 1 if at > 0 and times[i] < end[at - 1] else -1
+    return found

@@ -8,9 +8,10 @@ import polars as pl
 from prism.observe import levels
 from prism.observe.diagnose import open_case
 from prism.observe.diagnosis import Diagnosis, JobDiagnosis
-from prism.observe.findings.case import Case, Ints, find_step
+from prism.observe.findings.case import Case, Ints
 from prism.observe.parallelism.hidden_stages import name_senders
 from prism.observe.parallelism.message_streams import find_rows
+from prism.observe.steps.spacing import find_step
 from prism.observe.timeline.spans import join_touching, reach_before
 from prism.observe.traffic.medians import quantile_groups
 from prism.observe.traffic.numbering import bound_groups, number_keys, number_places
