@@ -205,6 +205,16 @@ def test_a_pause_longer_than_a_step_belongs_to_none_unless_the_step_waits_for_st
     assert waited == [400.0 if i % 5 == 4 and i < 5 * often else 100.0 for i in range(20)]
 
 
+@pytest.mark.parametrize("held", [1, 2])
+def test_a_job_waits_for_storage_in_all_of_its_saves_or_in_none(held: int) -> None:
+    # Three saves; the last files of some are written until the job goes on, or those of others are not seen.
+    begins = STEP * np.arange(20) + 300 * MS * np.minimum(np.arange(20) // 5, 3)
+    paused = begins[[5, 10, 15]]
+    saves = pl.concat([save_before(paused[:held], rest_ms=0), save_before(paused[held:], rest_ms=60)])
+    found = lengths_ms(find_steps(send_gradients(begins), STREAMS, STEP, saves))
+    assert found == [400.0 if held == 2 and i in (4, 9, 14) else 100.0 for i in range(20)]
+
+
 @pytest.mark.parametrize(("written_ms", "last"), [(200, 400.0), (5, 100.0)])
 def test_a_pause_after_which_the_job_saves_as_long_is_one_in_which_it_copied_its_weights(
     written_ms: int, last: float

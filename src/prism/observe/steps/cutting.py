@@ -219,8 +219,13 @@ def _leave_pauses(boundaries: Times, at: Times, sent: Sent, typical: int, period
     paused, length = inside[chosen], (leads - lead)[chosen]
     closed, opened = boundaries.copy(), boundaries.copy()
     opened[paused] += length.astype(np.int64)
-    gone = (length > _GONE * period_ns) & ~sent.waits_for_storage(boundaries[paused], opened[paused])
-    gone &= ~sent.saves_at_once(opened[paused], length.astype(np.int64))
+    held = sent.waits_for_storage(boundaries[paused], opened[paused])
+    held |= sent.saves_at_once(opened[paused], length.astype(np.int64))
+    gone = length > _GONE * period_ns
+    alike = gone & saves[chosen]
+    if alike.any():
+        held[alike] = held[alike].mean() >= _SAVING  # A job saves in one way; other files may be written at any time.
+    gone &= ~held
     spread = np.minimum(_spread_of_pauses(boundaries, at, sent, typical, paused), _SPREAD * length)
     closed[paused] = np.where(gone, boundaries[paused], opened[paused] + spread.astype(np.int64))
     return closed, opened
