@@ -186,3 +186,19 @@ def test_what_comes_twice_is_no_step(made: Made) -> None:
         visible = judge_visibility(found.traffic, job.streams, job.steps.head(num))
         assert visible.steps == visible.layout == seen
         assert seen or "fewer than three times" in visible.notes[0]
+
+
+@pytest.mark.parametrize(
+    ("step_s", "resolution_ns", "seen"),
+    [(12.0, SECOND, False), (37.0, SECOND, False), (101.0, SECOND, True), (37.0, 100 * MS, True), (0.4, MS, True)],
+)
+def test_whole_seconds_show_only_steps_of_a_hundred_of_them(
+    made: Made, step_s: float, resolution_ns: int, seen: bool
+) -> None:
+    """Four steps of 9.2 s last for nearly 37 s, and so repeat better than each of them."""
+    found = diagnose(made.flows, made.topology)
+    assert found.traffic is not None
+    traffic = replace(found.traffic, resolution_ns=resolution_ns)
+    visible = judge_visibility(traffic, found.jobs[0].streams, _steps_of([step_s] * 7))
+    assert visible.steps is seen
+    assert seen or "steps cannot be seen (times are rounded to 1,000 ms" in visible.notes[0]

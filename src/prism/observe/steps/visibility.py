@@ -60,6 +60,9 @@ def judge_visibility(
         reasons.append("what may be a step comes fewer than three times")
         steps = steps.clear()
     usual = float((steps["end_ns"] - steps["start_ns"]).median()) if steps.height else 0.0  # type: ignore[arg-type]
+    if traffic.resolution_ns >= max(_SECOND_NS, levels.ONE_PERCENT * usual):
+        # Several steps that last for nearly a whole number of seconds repeat better than each of them.
+        steps, usual = steps.clear(), 0.0
     if cut >= config.cut:
         reasons.append(f"records are cut after {traffic.active_ns / 1e9:.3g} s of traffic (active timeout)")
     if traffic.resolution_ns > max(config.coarse * usual, _COARSE_NS):
