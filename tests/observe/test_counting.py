@@ -107,6 +107,29 @@ def test_steps_of_two_lengths_that_have_a_common_multiple_are_those_between_grou
     assert found is not None and 500e6 < found < 600e6
 
 
+def test_a_change_of_length_that_is_not_in_the_middle_leaves_no_common_multiple_either() -> None:
+    # Three of the short steps last as long as two of the long ones, which take two thirds of the time.
+    lengths = np.repeat([555e6, 832e6], [26, 33])
+    begins = np.concatenate([[0], np.cumsum(lengths)[:-1]])
+    inside = np.array([0.0, 0.3])
+    found = choose([(begins[:, None] + lengths[:, None] * (inside + late)).ravel() for late in (0, 0.01, 0.02)])
+    assert found is not None and 550e6 < found < 840e6
+
+
+def test_pauses_that_a_fault_brings_after_every_few_steps_do_not_make_these_one_step() -> None:
+    """In the second half every seventh step is quick, and in one of the others a pause parts what a step sends."""
+    lengths = np.array([317e6] * 45 + [475e6, 473e6, 449e6, 448e6, 475e6, 463e6, 317e6] * 8)
+    begins = np.concatenate([[0], np.cumsum(lengths)[:-1]])
+    rng, streams = np.random.default_rng(4), []
+    for k in range(3):
+        late = 5e6 * k + rng.normal(0, 1e6, len(begins))
+        times = begins[:, None] + late[:, None] + 5e6 * np.arange(16)
+        times[49::7, 8:] += 150e6
+        streams.append(times.ravel())
+    found = choose(streams)
+    assert found is not None and 310e6 < found < 480e6
+
+
 @pytest.mark.parametrize("parts", [2, 4])
 def test_micro_batches_are_parts_of_a_step_however_quick_the_optimizer_is(parts: int) -> None:
     rng = np.random.default_rng(3)

@@ -92,8 +92,10 @@ def _join_parts(period_ns: float, single: list[StreamStarts]) -> float | None:
     if len(lags) < 4:
         return None  # Two parts must repeat twice.
     between = [np.log(np.diff(some).clip(1)) for some in marked]
-    nats = np.array([_code_lags(one, len(lags)) for one in between])
-    gain = np.median(nats[:, :1] - nats, axis=0)
+    # The parts of a step repeat from the first step on; pauses that a fault brings repeat only since it began.
+    halves = [half for one in between for half in np.array_split(one, 2)]
+    nats = np.array([_code_lags(half, len(lags)) for half in halves]).reshape(len(between), 2, -1)
+    gain = np.median(nats[:, :, :1] - nats, axis=0).min(axis=0)
     gain = np.minimum(gain[: len(lags) // 2], gain[1::2])  # What repeats after a step repeats after two.
     if gain.max() < _LEAST_GAIN:
         return None
@@ -232,22 +234,36 @@ def _is_rare(period_ns: float, single: list[StreamStarts]) -> bool:
 
 
 def find_halves(single: list[StreamStarts], slack_ns: int) -> Rhythm | None:
-    """The rhythm of both halves of a capture, where these may differ; of the whole, a common multiple repeats."""
+    """The rhythm of both parts of a capture, where these may differ; of the whole, a common multiple repeats.
+
+    The parts are halves or, where steps change their length inside one of these, a third and the rest.
+    """
     ends = [(stream.times[0], stream.times[-1]) for stream in single if len(stream.times)]
-    middle = (min(first for first, _ in ends) + max(last for _, last in ends)) // 2
-    found = []
-    for before in (True, False):
-        parts = [stream.times[(stream.times < middle) == before] for stream in single]
-        rhythm = find_rhythm(pack_starts(parts, [stream.klass for stream in single], slack_ns), slack_ns)
-        if rhythm is None or rhythm.clarity < _HALF_CLEAR:
-            return None
-        found.append(rhythm)
+    first, span = min(begin for begin, _ in ends), max(end for _, end in ends) - min(begin for begin, _ in ends)
+    for share in (span // 2, span // 3, 2 * span // 3):
+        found = _find_parts(single, first + share, slack_ns)
+        if len(found) == 2:
+            break
+    else:
+        return None
     periods = [rhythm.period_ns for rhythm in found]
     longer = max(periods) / min(periods)
     if longer > _MOST_LONGER:
         return None
     usual = float(np.sqrt(periods[0] * periods[1]))
     return Rhythm(period_ns=usual, clarity=min(r.clarity for r in found), tolerance=longer - 1)
+
+
+def _find_parts(single: list[StreamStarts], cut: int, slack_ns: int) -> list[Rhythm]:
+    """The clear rhythms of what comes before a moment and of what comes after it."""
+    found = []
+    for before in (True, False):
+        parts = [stream.times[(stream.times < cut) == before] for stream in single]
+        rhythm = find_rhythm(pack_starts(parts, [stream.klass for stream in single], slack_ns), slack_ns)
+        if rhythm is None or rhythm.clarity < _HALF_CLEAR:
+            break
+        found.append(rhythm)
+    return found
 
 
 def _is_grouped(period_ns: float | None, streams: PackedStarts) -> bool:
