@@ -58,13 +58,16 @@ def find_late(case: Case) -> list[Proposal]:
 def _find_longer(case: Case) -> Floats | None:
     """The excess length of slow steps, 0 for the others; None if none is slow, or nearly all are.
 
-    Steps in which the job saves are longer by design: they are compared with those at the same place in a save.
+    Steps in which the job saves are longer by design: they are compared with those at the same place in a save. What
+    made the step before a save longer lasts while it saves.
     """
     longer, steps = _exceed(case.length_s, levels.SHARE_MINOR), np.arange(len(case.length_s))
-    place = steps - np.maximum.accumulate(np.where(case.saving, -1, steps))
+    before = np.maximum.accumulate(np.where(case.saving, -1, steps))
+    place, lasting = steps - before, np.where(before >= 0, longer[before], 0.0)
     for at in np.unique(place[case.saving]):
         own = case.saving & (place == at)
-        longer[own] = np.minimum(longer[own], _exceed(case.length_s[own], levels.SHARE_HALF))
+        more = np.maximum(_exceed(case.length_s[own], levels.SHARE_HALF), lasting[own])
+        longer[own] = np.minimum(longer[own], more)
     lead = int(np.argmin(longer > 0))
     if lead < levels.MIN_EVENTS:
         longer[:lead] = 0.0  # The first steps of a program compile, or fill caches.
