@@ -399,6 +399,15 @@ def test_of_two_slow_hops_of_a_collective_the_nic_at_both_is_slow_if_they_have_o
     assert found.finding.culprit.id == told
 
 
+@pytest.mark.parametrize("factor", [2.0, 40.0])
+def test_a_nic_that_all_slow_pairs_touch_is_named_however_much_slower_one_of_them_is(factor: float) -> None:
+    like = np.zeros((HOSTS, STEPS))
+    like[0, 3:], like[1, 3:] = factor, 1.0
+    hops = [replace(slow_pair(k), window=Window(3, 5, by, 1.0)) for k, by in ((0, factor), (1, 1.0))]
+    scene = set_scene(make_case([1.0] * STEPS), make_transfers(units=[0, 1, 2, 3], against_like=like), hops, hops, None)
+    assert [p.finding.culprit.id for p in network.find_network(scene)] == ["10.0.1.1>leaf0"]
+
+
 @pytest.mark.parametrize(("noise", "felt"), [(0.0, True), (0.1, False)])
 def test_what_comes_and_goes_is_felt_where_its_steps_are_longer_beyond_chance(noise: float, felt: bool) -> None:
     lengths = 1 + noise * np.random.default_rng(3).normal(size=40)

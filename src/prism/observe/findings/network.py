@@ -96,9 +96,11 @@ def _explain(case: Case, scene: Scene, others: Sequence[Scene]) -> list[Proposal
     found: list[Proposal] = []
     left = dict(scene.slow)
     while left and len(found) < _MOST:
-        worst = max(p.window.mean for p in left.values())
-        alike = {r: p for r, p in left.items() if p.window.mean >= _ALIKE * worst}
-        ranked = rank_suspects(scene, alike, others)
+        alike, ranked = left, rank_suspects(scene, left, others)
+        if len(ranked[0].units) < len({scene.unit[r] for r in left}):  # No component explains all that is slow.
+            worst = max(p.window.mean for p in left.values())
+            alike = {r: p for r, p in left.items() if p.window.mean >= _ALIKE * worst}
+            ranked = rank_suspects(scene, alike, others)
         equal = [r.suspect for r in ranked if r.score == ranked[0].score and r.units == ranked[0].units]
         shared = _find_shared_nic(scene, alike, equal)
         same = equal if shared is None else [shared]
