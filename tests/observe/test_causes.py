@@ -88,7 +88,8 @@ _LATER = [1.0] * 7 + [1.2, 1.3, 1.3, 1.3]
     ("length", "saving", "longer"),
     [
         (_LATER, [], [7, 8, 9, 10]),
-        (_LATER, [8], [7, 9, 10]),
+        (_LATER, [8], [7, 8, 9, 10]),  # What began in the step before lasts.
+        (_LATER, [9, 10], [7, 8, 9, 10]),
         (_LATER, [7, 8], [9, 10]),
         (_LATER, [3, 4, 7, 8], [7, 8, 9, 10]),
         # The second step of each save is longer.
@@ -219,7 +220,11 @@ def test_a_stage_has_one_amount_of_work_more_and_uneven_work_has_many(
 
 def test_ranks_that_nothing_tells_of_are_not_cleared() -> None:
     """A host of four of which two are seen, both late, is late; one of two that are seen is late alone."""
-    case: Any = SimpleNamespace(hosts=["node-0"] * 4, own_by_host={"node-0": {0, 1, 2, 3}})
+    tensors, blocks = SimpleNamespace(value=1), SimpleNamespace(value=None)
+    case: Any = SimpleNamespace(
+        hosts=["node-0"] * 4, own_by_host={"node-0": {0, 1, 2, 3}}, calls=SimpleNamespace(kinds=("dp",)), gpus=4,
+        layout=SimpleNamespace(tp=tensors, cp=blocks), stages=SimpleNamespace(chains=()),
+    )  # fmt: skip
     window = causes.Window(0, 4, 0.3, 1.0)
 
     def mates(*gains: float) -> list[int]:
@@ -229,6 +234,8 @@ def test_ranks_that_nothing_tells_of_are_not_cleared() -> None:
     assert mates(90.0, 90.0, np.nan, np.nan) == [0, 1, 2, 3]
     assert mates(90.0, -3.0, np.nan, np.nan) == [0]
     assert mates(90.0, 90.0, -3.0, -3.0) == [0, 1]
+    tensors.value = 4  # All wait for the late one before they send anything.
+    assert mates(90.0, -3.0, -3.0, -3.0) == [0, 1, 2, 3]
 
 
 def test_one_step_that_is_far_out_does_not_hide_who_is_late_in_the_slow_ones(case: Any) -> None:

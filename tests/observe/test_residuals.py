@@ -81,18 +81,26 @@ def test_an_exchange_of_tokens_is_over_for_all_nics_of_a_host_with_the_last() ->
     assert [ends.tolist() for ends in _end_exchanges(case)] == [[10, 90], [10, 90]]
 
 
-def compare_gaps(gap_ms: np.ndarray, hops: list[tuple[int, int]], kind: list[int], hosts: list[str]) -> list[Residuals]:
-    """The residuals of streams of one message in each step, by what was idle before it."""
+def compare_gaps(
+    gap_ms: np.ndarray, hops: list[tuple[int, int]], kind: list[int], hosts: list[str], since_ms: Any = None
+) -> list[Residuals]:
+    """The residuals of streams of one message in each step, by what was idle before it.
+
+    `since_ms` is how long after the step before each message comes, if that is another time.
+    """
     streams, steps = gap_ms.shape
     row, step = (x.ravel().astype(np.int64) for x in np.indices((streams, steps)))
     zero = np.zeros(streams * steps, np.int64)
+    begin = 1_000_000_000 * np.arange(1, steps + 1)
+    start = begin[step] + (1e6 * (gap_ms if since_ms is None else since_ms).ravel()).astype(np.int64)
     src, dst = np.array(hops, np.int64).T
     calls = Calls(
-        message=np.arange(len(row)), row=row, step=step, place=zero, start=zero, end=zero, src=src, dst=dst,
-        kind=np.array(kind, np.int64), kinds=("dp", "ep"), like=np.zeros(streams, np.int64),
+        message=np.arange(len(row)), row=row, step=step, place=zero, start=start, end=begin[step] + 999_000_000,
+        src=src, dst=dst, kind=np.array(kind, np.int64), kinds=("dp", "ep"), like=np.zeros(streams, np.int64),
     )  # fmt: skip
     stage = np.full(len(hosts), -1, np.int64)
-    case: Any = SimpleNamespace(calls=calls, hosts=hosts, stage_of=stage, steps=SimpleNamespace(height=steps))
+    frame = pl.DataFrame({"start_ns": begin})
+    case: Any = SimpleNamespace(calls=calls, hosts=hosts, stage_of=stage, steps=frame)
     return list(_compare_starts(case, 1e6 * gap_ms.ravel(), False, 1.0))
 
 
@@ -107,6 +115,16 @@ def test_who_is_late_to_an_exchange_is_seen_though_the_sum_after_it_begins_in_ti
         for t in tables
     ]
     assert late == [set(), {(0, 1)}]  # of the ring, and of the exchanges
+
+
+def test_a_call_that_comes_no_later_than_usual_is_not_late_however_long_nothing_ended_before_it() -> None:
+    """Hosts 0 and 2 begin when they always do; what they sent before has not ended, as 1 and 3 are late to it."""
+    hops = [(0, 1), (1, 0), (2, 3), (3, 2)]
+    gap, since = np.full((4, 10), 10.0), np.full((4, 10), 100.0)
+    gap[:, 7:] = np.array([[600.0], [200.0], [600.0], [200.0]])
+    since[[1, 3], 7:] = 300.0
+    (table,) = [t for t in compare_gaps(gap, hops, [0] * 4, list("abcd"), since) if t.of_past]
+    assert np.allclose(table.late_s[:, 8], [0.0, 0.19, 0.0, 0.19], atol=0.001)
 
 
 def test_a_ring_that_follows_at_once_and_is_never_late_does_not_clear_who_is_late_to_shards() -> None:
@@ -202,3 +220,27 @@ def test_a_pause_between_two_steps_is_no_lateness() -> None:
     sent, _ = _measure_gaps(case)
     longest = [float(np.nanmax(sent[case.calls.step == step])) for step in (15, 16)]
     assert case.pause_s.max() > 4 and longest[0] < 1.5 * longest[1]
+
+
+def answer(grown: list[list[float]]) -> np.ndarray:
+    """How much longer two stages take than usual to answer, by stage and step; each answers ten times in a step."""
+    steps = len(grown[0])
+    row, step, place = (x.ravel().astype(np.int64) for x in np.indices((2, steps, 10)))
+    zero = np.zeros(2, np.int64)
+    calls = Calls(
+        message=np.arange(len(row)), row=row, step=step, place=place, start=step, end=step, src=np.array([0, 1]),
+        dst=np.array([1, 0]), kind=zero, kinds=("pp",), like=zero,
+    )  # fmt: skip
+    case: Any = SimpleNamespace(calls=calls, steps=SimpleNamespace(height=steps))
+    (table,) = residuals._compare_answers(case, 1e8 * (1 + np.array(grown))[row, step], 1.0)
+    return table.late_s
+
+
+def test_a_stage_that_answers_at_once_makes_no_other_one_late() -> None:
+    late = answer([[0.0] * 10, [0.0] * 6 + [0.5, -0.9, 0.5, 0.5]])
+    assert np.allclose(late[0], 0.0) and np.allclose(late[1, [6, 8, 9]], 0.5)
+
+
+def test_what_one_of_two_scatters_by_is_not_halved_by_the_zeros_of_the_other() -> None:
+    late = np.stack([np.zeros(40), np.random.default_rng(2).normal(1, 0.1, 40)])
+    assert residuals.measure_scale(late, 1.0) == pytest.approx(0.1, rel=0.3)

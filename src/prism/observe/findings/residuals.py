@@ -19,6 +19,7 @@ from prism.observe.findings.case import Calls, Case, Floats, Ints, is_pipeline
 from prism.observe.findings.waits import Meetings, list_meetings, measure_waits
 from prism.observe.findings.windows import quantile_rows, spread_of
 from prism.observe.findings.work_table import tabulate_work
+from prism.observe.steps.work import find_over
 from prism.observe.traffic.medians import quantile_groups
 from prism.observe.traffic.numbering import number_keys
 
@@ -94,7 +95,7 @@ def _measure_gaps(case: Case) -> tuple[Floats, Floats]:
     ends = _end_exchanges(case)
     first = int(start.min())
     span = int(max(e.max() for e in ends)) - first + 1
-    line = (number_hosts(case) if _is_host_one(case) else np.arange(len(case.hosts))) * span
+    line = (number_hosts(case) if is_host_one(case) else np.arange(len(case.hosts))) * span
     lines = line[src], line[dst]
     done = np.concatenate([own + (end - first) for own, end in zip(lines, ends, strict=True)])
     done.sort(kind="stable")  # Those of one connection are in order, which this way of sorting makes use of.
@@ -106,7 +107,7 @@ def _measure_gaps(case: Case) -> tuple[Floats, Floats]:
     return sent, taken
 
 
-def _is_host_one(case: Case) -> bool:
+def is_host_one(case: Case) -> bool:
     """Whether the ranks of a host share each tensor or sequence: none continues before what comes to all of them.
 
     Frameworks number ranks by tensor first and by sequence next, so blocks that leave a host are passed by all of it.
@@ -190,9 +191,14 @@ def _compare_starts(
     hop, hops = number_keys(calls.src * ends + calls.dst)
     hop = hop[calls.row]
     yield from _by_hop(case, hops, hop, calls.step, against_like, step_s)
+    if not of_past:
+        return
+    # Where nothing ends meanwhile because others are late, the time since then grows, but a call does not come later.
+    since = calls.start - find_over(case.calls.end, case.steps["start_ns"].to_numpy())[calls.step]
+    late = np.fmin(gap - past, np.maximum(since - _find_usual(calls, since), 0.0))
     # A rank that is late to calls of one kind leaves them together with all others.
-    kinds, late = calls.kind[calls.row], gap - past
-    for kind in np.flatnonzero(np.bincount(kinds)) if of_past else ():
+    kinds = calls.kind[calls.row]
+    for kind in np.flatnonzero(np.bincount(kinds)):
         own = kinds == kind if len(calls.kinds) > 1 else slice(None)
         yield from _by_hop(case, hops, hop[own], calls.step[own], late[own], step_s, past[own])
 
@@ -261,7 +267,8 @@ def _compare_answers(case: Case, gap: Floats, step_s: float) -> Iterator[Residua
     ends = np.flatnonzero(np.bincount(src))
     cell = np.searchsorted(ends, src) * case.steps.height + calls.step[work]
     grown = quantile_groups(gap[work] / quick[work] - 1, cell, len(ends) * case.steps.height, _QUICK)
-    table = Residuals(ends, np.full(len(ends), -1), grown.reshape(len(ends), -1), 0.0, per_work=True, of_past=True)
+    grown = np.maximum(grown, 0.0).reshape(len(ends), -1)  # Quick answers of one rank do not make the others late.
+    table = Residuals(ends, np.full(len(ends), -1), grown, 0.0, per_work=True, of_past=True)
     yield _centre(table, 10.0)
 
 
@@ -301,7 +308,9 @@ def _centre(table: Residuals, unit_s: float) -> Residuals:
 
 def measure_scale(late: Floats, unit: float) -> float:
     """How much residuals scatter by chance: from step to step, or between rows at all times; `unit` is a whole step."""
-    by_step = spread_of(np.diff(late, axis=1).ravel()) / float(np.sqrt(2)) if late.shape[1] > 1 else 0.0
+    # In each step one row is what the others are compared with: of two, every other value is zero.
+    known = np.where(late == 0, np.nan, late) if len(late) == levels.MIN_TWO else late
+    by_step = spread_of(np.diff(known, axis=1).ravel()) / float(np.sqrt(2))
     usual = quantile_rows(late, levels.SHARE_HALF, axis=1)
     by_row = float(quantile_rows(np.abs(usual - quantile_rows(usual, _QUICK, axis=0)), levels.SHARE_HALF, axis=0))
     return max(by_step, by_row, _CLOSE * unit)

@@ -12,6 +12,7 @@ import polars as pl
 from prism.observe import levels
 from prism.observe.findings.case import Case, culprit, is_pipeline
 from prism.observe.findings.cost import Cost, price_slow_work, settle
+from prism.observe.findings.residuals import is_host_one
 from prism.observe.findings.scoring import Cause
 from prism.observe.findings.verdicts import CLOSE_SECOND, Proposal
 from prism.observe.findings.work_table import tabulate_work
@@ -146,8 +147,10 @@ def say_late(case: Case, cause: Cause) -> str:
 
 
 def with_mates(case: Case, cause: Cause, causes: list[Cause]) -> list[int]:
-    """The late ranks of a cause's host; the whole host if all visible ones are late."""
+    """The late ranks of a cause's host; the whole host if all visible ones are late, or none continues without all."""
     own = case.own_by_host[case.hosts[next(iter(cause.members))]]
+    if is_host_one(case):
+        return sorted(own)
     gains = {next(iter(c.members)): c.gain for c in causes if len(c.members) == 1 and c.members <= own and c.seen}
     most = max(gains.values(), default=0.0)
     late = [e for e, gain in gains.items() if gain >= _AS_LATE * most]

@@ -97,7 +97,7 @@ def _work_in_pipeline(
     turned = _turn(answered[0].ravel(), cell, place[asked], start[asked], end[asked]).reshape(shape)
     begin = np.where((stage == first)[:, None], sent[0], np.nan)
     cut = steps["start_ns"].to_numpy() - origin
-    over = _find_over(end, cut)
+    over = find_over(end, cut)
     begin -= _find_ready(begin, np.concatenate([src, dst]), end, over)
     paused = find_pauses((cut - over).clip(0), float(np.median(steps["end_ns"].to_numpy() - origin - cut)))
     begin -= np.where(begin > paused, paused, 0.0)
@@ -128,7 +128,7 @@ def find_pauses(silent: Floats, step: float) -> Floats:
     return np.where(silent > usual + max(0.05 * step, 0.5 * usual), silent - usual, 0.0)
 
 
-def _find_over(end: Ints, cut: Ints) -> Floats:
+def find_over(end: Ints, cut: Ints) -> Floats:
     """When the last message of the job before each step ended; nan for none."""
     over = np.maximum.accumulate(bound_groups(np.searchsorted(cut, end), len(cut) + 1, end)[1][:-1])
     return np.where(over == -_NEVER, np.nan, over)
