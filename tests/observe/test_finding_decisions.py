@@ -106,8 +106,6 @@ def test_a_window_is_the_stretch_with_most_above_the_threshold() -> None:
     window = find_window(excess, 0.2)
     assert window == Window(1, 4, pytest.approx((0.5 + 0.1 + 0.5) / 3), pytest.approx(2 / 3))  # type: ignore[arg-type]
     assert window is not None and window.length == 4
-    assert window.overlap(Window(4, 9, 1.0, 1.0)) == 1
-    assert window.overlap(Window(5, 9, 1.0, 1.0)) == 0
 
 
 def test_there_is_no_window_where_nothing_is_above_the_threshold() -> None:

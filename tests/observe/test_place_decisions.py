@@ -25,7 +25,7 @@ from prism.observe.findings import network, ranking, stages, suspects
 from prism.observe.findings.case import culprit
 from prism.observe.findings.scoring import score_delays
 from prism.observe.findings.suspects import rank_suspects, set_scene, weigh_rivals
-from prism.observe.findings.transfers import SlowPair, Transfers, find_slow_pairs
+from prism.observe.findings.transfers import SlowPair, Transfers, _at_one_time, find_slow_pairs
 from prism.observe.findings.verdicts import Proposal, choose
 from prism.observe.findings.windows import Window
 from prism.observe.parallelism.stages import StageMap
@@ -434,6 +434,27 @@ def test_pairs_of_many_messages_without_a_pace_wait_for_one_that_has_it(monkeypa
     for slow, counted in (([paced, waits], [0]), ([slow_pair(0), waits], [0, 1]), ([paced, slow_pair(1)], [0, 1])):
         scene = network.find_scene(case, transfers, slow, None)
         assert scene is not None and sorted(scene.slow) == counted
+
+
+def test_what_waits_for_a_slow_component_is_evidence_against_all_others_that_it_passes(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Two hops into and out of one host have a pace; the third, which enters the same switch, has none."""
+    monkeypatch.setattr(network, "_is_felt", lambda case, pair: True)
+    transfers = make_transfers(units=[0, 1, 2, 3], against_like=np.ones((HOSTS, STEPS)))
+    slow = [*(slow_pair(row, even=True) for row in (0, 1)), replace(slow_pair(3), unpaced=True)]
+    scene = network.find_scene(make_case([1.0] * STEPS), transfers, slow, None)
+    assert scene is not None
+    misses = {r.suspect: r.misses for r in rank_suspects(scene, scene.slow, ())}
+    assert (misses["nic", "1"], misses["nic", "0"], misses["switch", "leaf0"]) == (0, 1, 1)
+
+
+@pytest.mark.parametrize(("back", "sound"), [((3, 4, 5), True), ((4, 5), True), ((0, 1, 5), False)])
+def test_a_pair_of_stages_is_slow_where_the_way_back_is_in_most_of_the_same_steps(
+    back: tuple[int, ...], sound: bool
+) -> None:
+    other = replace(slow_pair(1, kind="pp", first=0), slow_steps=back)
+    assert _at_one_time(slow_pair(0, kind="pp"), other) is sound
 
 
 @pytest.mark.parametrize(("units", "once", "found"), [

@@ -266,7 +266,6 @@ def test_windows_at_the_edges() -> None:
     assert find_window(np.array([0.0, 0.5]), 0.2) == Window(1, 1, 0.5, 1.0)
     assert find_window(np.array([np.nan, 0.5, np.nan]), 0.2) == Window(0, 1, 0.5, 1.0)
     assert find_window(np.array([0.3, 0.2, 0.3]), 0.2) == Window(0, 2, pytest.approx(0.8 / 3), pytest.approx(2 / 3))  # type: ignore[arg-type]
-    assert Window(2, 4, 0.0, 0.0).overlap(Window(3, 9, 0.0, 0.0)) == 2 == Window(3, 9, 0, 0).overlap(Window(2, 4, 0, 0))
 
 
 def test_a_quantile_is_the_lower_value() -> None:

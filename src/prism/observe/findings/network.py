@@ -5,12 +5,14 @@ from __future__ import annotations
 import math
 from collections import defaultdict
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 import polars as pl
 
 from prism.observe import levels
 from prism.observe.findings.case import Case, culprit
+from prism.observe.findings.collectives import POINT_TO_POINT
 from prism.observe.findings.cost import price_slow_pairs
 from prism.observe.findings.scoring import score_delays
 from prism.observe.findings.suspects import (
@@ -47,8 +49,14 @@ def find_scene(
     # A slow link slows most messages that pass it to one pace. Pairs of many messages that have none wait for it. Where
     # every hop of a collective has one slow message in a step, the hops wait for a rank.
     paced, waiting = any(p.even for p in felt), _find_waiting(transfers, slow)
-    felt = [p for p in felt if not (paced and p.unpaced) and (p.pair, p.kind) not in waiting]
-    return set_scene(case, transfers, slow, felt, routes) if felt else None
+    counted = [p for p in felt if not (paced and p.unpaced) and (p.pair, p.kind) not in waiting]
+    if not counted:
+        return None
+    # What two exchange waits for other reasons too.
+    unpaced = {(p.pair, p.kind) for p in felt if paced and p.unpaced and p.kind not in POINT_TO_POINT}
+    rows = transfers.rows.select("pair", "kind").iter_rows()
+    scene = set_scene(case, transfers, slow, counted, routes)
+    return replace(scene, waiting=frozenset(row for row, key in enumerate(rows) if key in unpaced))
 
 
 def _find_waiting(transfers: Transfers, slow: list[SlowPair]) -> set[tuple[int, str]]:

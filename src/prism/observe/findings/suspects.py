@@ -41,6 +41,7 @@ class Scene:
     unit: list[int]  # by row
     moved: frozenset[Suspect]  # links that a slow pair moved to about when it became slow
     slower: Floats  # by row and step, what its transfers take longer, as a share
+    waiting: frozenset[int] = frozenset()  # rows that are slow at no pace while others are at one: they wait for these
 
 
 @dataclass(frozen=True, slots=True)
@@ -195,7 +196,7 @@ def _tally(scene: Scene, left: dict[int, SlowPair]) -> tuple[dict[Suspect, dict[
         for suspect in scene.touches[row]:
             hits[suspect][scene.unit[row]] = lost[scene.unit[row]]
     slow_units = {scene.unit[r] for r in scene.slow}
-    for row in scene.quick:
+    for row in scene.quick | scene.waiting:
         if scene.unit[row] not in slow_units:
             for suspect in scene.touches[row]:
                 misses[suspect].add(scene.unit[row])

@@ -208,7 +208,7 @@ def compare_paces(transfers: Transfers, best: dict[int, SlowPair]) -> tuple[set[
 
 
 def _at_one_time(pair: SlowPair, other: SlowPair | None) -> bool:
-    return other is not None and 2 * pair.window.overlap(other.window) > pair.window.length
+    return other is not None and 2 * len({*pair.slow_steps} & {*other.slow_steps}) > len(pair.slow_steps)
 
 
 def find_last(transfers: Transfers, slow_steps: dict[int, list[int]]) -> set[int]:

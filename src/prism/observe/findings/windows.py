@@ -27,10 +27,6 @@ class Window:
         """Its number of steps."""
         return self.last - self.first + 1
 
-    def overlap(self, other: Window) -> int:
-        """The number of steps that both hold."""
-        return max(0, min(self.last, other.last) - max(self.first, other.first) + 1)
-
 
 def find_window(excess: Floats, threshold: float) -> Window | None:
     """The window with the largest sum above `threshold`; missing values (nan) do not count."""
