@@ -67,6 +67,17 @@ def test_counts_of_ranks_that_nothing_tells_apart_are_both_said() -> None:
     assert first.probability < 0.5
 
 
+def test_of_counts_of_ranks_the_likelier_one_is_said_first_as_surely_as_it_is_likely() -> None:
+    counts = [
+        RankCount(ranks=n, per_host=8, readings=read(pp=1, tp=1, cp=1, ep=1) * 2, likely=likely)
+        for n, likely in ((16, 0.2), (32, 0.8))
+    ]
+    first, second = rank_layouts(counts)[:2]
+    assert (first.degrees.dp, second.degrees.dp) == (32, 16)
+    assert first.probability / second.probability == pytest.approx(4.0)
+    assert first.probability == pytest.approx(0.8 * 0.97, abs=0.01)
+
+
 def make_degrees(**given: int) -> Degrees:
     return Degrees(**{"dp": 1, "pp": 1, "tp": 1, "cp": 1, "ep": 1, **given})
 

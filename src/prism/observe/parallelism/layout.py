@@ -61,7 +61,12 @@ def infer_layout(
     counted = [_count(traffic, job, streams, stages, ranks) for ranks in possible]
     ranked = rank_layouts(
         [
-            RankCount(ranks=c.ranks.total, per_host=c.inside, readings=[*c.read(), *read_lockstep(traffic, c)])
+            RankCount(
+                ranks=c.ranks.total,
+                per_host=c.inside,
+                readings=[*c.read(), *read_lockstep(traffic, c)],
+                likely=c.ranks.likely,
+            )
             for c in counted
         ]
     )

@@ -103,18 +103,19 @@ class RankCount:
     ranks: int
     per_host: int
     readings: Sequence[Reading]
+    likely: float = 1.0  # beside the others
 
 
 def rank_layouts(counts: Sequence[RankCount], config: LayoutConfig | None = None) -> list[RankedLayout]:
     """Layouts for every possible number of ranks, most probable first; far less likely ones are left out.
 
-    Counts of ranks are as likely as each other, whatever their layouts; the first one is named first.
+    Counts of ranks are as likely as is said of them, whatever their layouts; of two alike the first one is named first.
     """
     config = config or LayoutConfig()
     scored: list[tuple[float, int, Degrees]] = []
     for place, count in enumerate(counts):
         own = _score_layouts(count, config)
-        best = max(score for score, _ in own)
+        best = max(score for score, _ in own) - math.log(count.likely)
         scored += [(score - best, place, d) for score, d in own]
     total = sum(math.exp(behind) for behind, _, _ in scored)
     return [
