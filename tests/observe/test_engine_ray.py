@@ -37,6 +37,8 @@ def test_a_part_holds_the_rows_of_its_pairs_in_order(made: ScenarioRun) -> None:
     part = part_of(traffic, job)
     some = job.pairs[:: max(1, len(job.pairs) // 5)]
     assert part.messages[part.rows_of(some)].equals(traffic.messages[traffic.rows_of(some)])
+    for pairs in (some, job.pairs, job.pairs[::-1], job.pairs[:0]):
+        assert traffic.messages_of(pairs).equals(traffic.messages[traffic.rows_of(pairs)])
     others = np.setdiff1d(np.arange(traffic.pairs.height), np.union1d(job.pairs, job.storage_pairs))
     assert len(part.rows_of(others)) == 0
 

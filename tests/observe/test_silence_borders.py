@@ -49,6 +49,19 @@ def test_hosts_of_several_endpoints_that_began_no_step_are_named_by_all_of_them_
 # -- what is looked at
 
 
+@pytest.mark.parametrize("seed", range(20))
+def test_a_job_that_is_silent_for_longer_than_a_step_is_never_taken_for_one_that_is_not(seed: int) -> None:
+    draw = np.random.default_rng(seed)
+    start = np.sort(draw.integers(0, 1000, draw.integers(1, 60)))
+    end = start + draw.integers(0, 40, len(start))
+    gaps = start[1:] - np.maximum.accumulate(end)[:-1]
+    order = draw.permutation(len(start))
+    for length in (1.0, 10.0, 33.3, 100.0):
+        seen = silence._may_be_silent(start[order], end[order], length)
+        assert seen or not (gaps > length).any()
+        assert not seen or (gaps > length / 3).any()  # less than a cell is no silence
+
+
 def test_three_steps_are_enough_to_see_who_stopped_and_a_job_without_steps_tells_nothing() -> None:
     few = make_ring(3, left_out=drop_from(3, 2, but=(0, 1, 3)), until_s=60, cut=4096)
     assert name(find_hang(few)) == [("hang", "h2")]

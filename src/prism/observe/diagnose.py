@@ -97,7 +97,7 @@ def _tell_life(traffic: Traffic, job: JobDiagnosis, since_ns: int, until_ns: int
     watched = Watched(begin_ns=since_ns, until_ns=until_ns, saved_ns=saved, bursts=job.bursts is not None)
     life = judge_life(own, job.streams, job.steps, watched)
     if job.bursts is not None and life.state == "ended":
-        single = traffic.messages[traffic.rows_of(job.observed.pairs)]
+        single = traffic.messages_of(job.observed.pairs)
         host = traffic.endpoints["host_id"].to_numpy().astype(np.int64)
         beginning = find_beginning(single, traffic.pairs, host, job.steps)
         life = life if beginning is None else replace(life, state="stopped", beginning=beginning)
@@ -169,7 +169,7 @@ def list_unstudied(traffic: Traffic, job: ObservedJob, *notes: str) -> JobDiagno
 
 
 def _study(traffic: Traffic, job: ObservedJob, gpus_per_host: int | None, known: Known | None) -> JobDiagnosis:
-    messages = traffic.messages[traffic.rows_of(job.pairs)]
+    messages = traffic.messages_of(job.pairs)
     found = find_message_streams(traffic, job)
     streams = known.label(traffic, found) if known is not None else None
     if streams is None:
@@ -283,7 +283,7 @@ def choose_step_streams(streams: pl.DataFrame, remnants: pl.Series) -> pl.DataFr
 def list_saves(traffic: Traffic, job: ObservedJob) -> pl.DataFrame:
     """What a job writes to storage."""
     sender = traffic.pairs["src"].to_numpy()[job.storage_pairs]
-    return traffic.messages[traffic.rows_of(job.storage_pairs[np.isin(sender, job.endpoints)])]
+    return traffic.messages_of(job.storage_pairs[np.isin(sender, job.endpoints)])
 
 
 def find_last_save(saves: pl.DataFrame, job: ObservedJob, until_ns: int) -> int:

@@ -68,7 +68,7 @@ class JobDiagnosis:
 
     def messages_in(self, traffic: Traffic) -> pl.DataFrame:
         """The messages that its steps and findings are read from."""
-        return self.bursts if self.bursts is not None else traffic.messages[traffic.rows_of(self.observed.pairs)]
+        return self.bursts if self.bursts is not None else traffic.messages_of(self.observed.pairs)
 
     def to_json(self) -> dict[str, Any]:
         """The document form that `prism diagnose --json` prints."""

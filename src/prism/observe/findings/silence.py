@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
+import numba
 import numpy as np
 import polars as pl
+from numpy.typing import NDArray
 
 from prism.observe import levels
 from prism.observe.findings.case import Case, culprit
@@ -71,14 +73,9 @@ def _find_silences(case: Case) -> list[Silence]:
     usual = float(np.median((case.steps["end_ns"] - case.steps["start_ns"]).to_numpy()))
     if usual <= 0:
         return []
-    start, over = (case.messages[c].to_numpy()[case.by_start] for c in ("start_ns", "end_ns"))
-    reach = np.maximum.accumulate(over)
-    gaps = start[1:] - reach[:-1]
-    # Recurring silences (evaluation, checkpoints) are part of how the job works.
-    often = float(np.quantile(gaps, max(0.0, 1 - 2.5 / len(gaps)))) if len(gaps) else 0.0
-    long = np.flatnonzero(gaps > max(usual, 1.5 * min(often, 20 * usual)))
-    found = [(int(reach[i]), int(start[i + 1]), True) for i in long]
-    last, until = int(reach[-1]), case.observed_until_ns
+    start, over = (case.messages[c].to_numpy() for c in ("start_ns", "end_ns"))
+    found = _list_pauses(case, usual) if _may_be_silent(start, over, usual) else []
+    last, until = int(over.max()), case.observed_until_ns
     if until - last >= _LIFE.silent_steps * usual or _is_cut_short(case, last, until, usual):
         found.append((last, until, False))
     template = case.template if found else None
@@ -96,6 +93,35 @@ def _find_silences(case: Case) -> list[Silence]:
         if before >= 0:
             out.append(Silence(begin, end, before, followed))
     return out
+
+
+def _list_pauses(case: Case, usual: float) -> list[tuple[int, int, bool]]:
+    """Silences that are longer than a usual step and than those that recur (evaluation, checkpoints)."""
+    start, reach = (case.messages[c].to_numpy()[case.by_start] for c in ("start_ns", "end_ns"))
+    reach = np.maximum.accumulate(reach)
+    gaps = start[1:] - reach[:-1]
+    often = float(np.quantile(gaps, max(0.0, 1 - 2.5 / len(gaps)))) if len(gaps) else 0.0
+    long = np.flatnonzero(gaps > max(usual, 1.5 * min(often, 20 * usual)))
+    return [(int(reach[i]), int(start[i + 1]), True) for i in long]
+
+
+@numba.njit(cache=True, nogil=True)
+def _may_be_silent(start: NDArray[np.int64], end: NDArray[np.int64], length: float) -> bool:
+    """Whether a silence may be longer than a length: it then has a whole cell of a grid that is a third as wide.
+
+    This takes far less time than to put messages in order, and most jobs are never silent.
+    """
+    first, width = start.min(), max(length / 3.0, 1.0)
+    begun = np.zeros(int((end.max() - first) / width) + 2, np.int64)  # messages that begin in a cell, less those over
+    for i in range(len(start)):
+        begun[int((start[i] - first) / width)] += 1
+        begun[int((end[i] - first) / width) + 1] -= 1
+    under_way = 0
+    for one in begun[:-1]:
+        under_way += one
+        if under_way == 0:
+            return True
+    return False
 
 
 def _is_cut_short(case: Case, begin_ns: int, end_ns: int, usual: float) -> bool:

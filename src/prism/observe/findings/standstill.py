@@ -39,10 +39,13 @@ def find_stalled(case: Case, begin_ns: int, end_ns: int) -> pl.DataFrame:
     stream, start = (case.messages[c].to_numpy() for c in ("stream", "start_ns"))
     steady = np.bincount(stream) >= _USUAL_SIZE
     columns = ["src", "dst", "start_ns", "end_ns", "bytes"]
-    own = case.messages.select(*columns, "stream")[np.flatnonzero((start >= begin_ns) & (start <= end_ns))]
     # A few numbers, such as headers and acknowledgements of a transport, may follow what was cut; they were not cut.
-    tensors = own.filter(pl.col("bytes") >= levels.SMALL_MESSAGE_BYTES).sort("start_ns")
-    last = tensors.group_by("src", "dst", maintain_order=True).tail(1)
+    tensors = case.messages["bytes"].to_numpy() >= levels.SMALL_MESSAGE_BYTES
+    rows = np.flatnonzero((start >= begin_ns) & (start <= end_ns) & tensors)
+    if steady[stream[rows]].all():
+        return case.messages.select(columns).clear()
+    sent = case.messages.select(*columns, "stream")[rows].sort("start_ns")
+    last = sent.group_by("src", "dst", maintain_order=True).tail(1)
     last = last.filter(~steady[last["stream"].to_numpy()])
     if last.is_empty():
         return last.select(columns)

@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 
 from prism.observe.findings.case import Case
 from prism.observe.findings.windows import Floats
+from prism.observe.traffic.medians import take_median
 
 Ints = NDArray[np.int64]
 
@@ -31,16 +32,16 @@ class WorkTable:
 def tabulate_work(case: Case) -> WorkTable:
     """The work of a case as one table per phase, all with the same rows."""
     work = case.work
-    endpoints = np.unique(work["endpoint"].to_numpy()).astype(np.int64)
+    endpoints, row = np.unique(work["endpoint"].to_numpy().astype(np.int64), return_inverse=True)
     stage = np.zeros(len(endpoints), np.int64)
-    stage[np.searchsorted(endpoints, work["endpoint"].to_numpy())] = work["stage"].to_numpy()
+    stage[row] = work["stage"].to_numpy()
     host = np.array([case.hosts[int(e)] for e in endpoints], dtype=str)
     phases = {}
-    for (phase,), part in work.group_by("phase", maintain_order=True):
-        if float(part["work_ns"].median()) < 10 * case.resolution_ns:  # type: ignore[arg-type]
+    step, took = (work[c].to_numpy() for c in ("step", "work_ns"))
+    for phase in work["phase"].unique(maintain_order=True).to_list():
+        own = (work["phase"] == phase).to_numpy()
+        if take_median(took[own]) < 10 * case.resolution_ns:
             continue
-        values = np.full((len(endpoints), case.steps.height), np.nan)
-        rows = np.searchsorted(endpoints, part["endpoint"].to_numpy())
-        values[rows, part["step"].to_numpy()] = part["work_ns"].to_numpy() / 1e9
-        phases[str(phase)] = values
+        phases[phase] = np.full((len(endpoints), case.steps.height), np.nan)
+        phases[phase][row[own], step[own]] = took[own] / 1e9
     return WorkTable(endpoints, stage, host, phases)

@@ -108,7 +108,7 @@ def _are_servers(traffic: Traffic, job: ObservedJob, hosts: Ints, gbps: float, *
         return False
     sender = traffic.pairs["src"].to_numpy()[job.pairs]
     busiest = np.bincount(sender, traffic.pairs["bytes"].to_numpy()[job.pairs]).argmax()
-    sent = traffic.messages.select("start_ns", "end_ns", "bytes")[traffic.rows_of(job.pairs[sender == busiest])]
+    sent = traffic.messages_of(job.pairs[sender == busiest])
     return _measure_speed(sent, together=not piped) >= gbps
 
 

@@ -105,7 +105,7 @@ def sum_links(traffic: Traffic, job: ObservedJob, config: VolumeConfig) -> pl.Da
 
     The class is that of the volume. Of pairs it counts both ways: some exporters give both under one of them.
     """
-    messages = traffic.messages.select("pair", "stream", "bytes", "start_ns", "end_ns")[traffic.rows_of(job.pairs)]
+    messages = traffic.messages_of(job.pairs)
     named = traffic.streams.select("stream", "connection", "cut")
     took = pl.col("end_ns") - pl.col("start_ns")  # Times that are rounded down leave its mean as it is.
     keys = ["pair", "connection"] if traffic.connected else ["pair"]

@@ -86,6 +86,8 @@ def _join_saves(saves: pl.DataFrame | None) -> Times:
 def _open_steps(sent: pl.DataFrame, streams: pl.DataFrame) -> NDArray[np.bool_]:
     """Which messages may be the first of a step: all except those of a backward pass, if these are known."""
     pipe = streams["role"].to_numpy() == "pp"
+    if not pipe.any():
+        return np.ones(sent.height, np.bool_)
     src, dst = (streams[c].to_numpy().astype(np.int64) for c in ("src_host", "dst_host"))
     row = sent["row"].to_numpy()
     own = pl.DataFrame({"stream": row, "start_ns": sent["start_ns"], "src": src[row], "dst": dst[row]})

@@ -52,6 +52,13 @@ class Traffic:
         """The rows of some pairs' messages, pair by pair."""
         return _list_ranges(self.begin[pairs], self.begin[pairs + 1])
 
+    def messages_of(self, pairs: Ints) -> pl.DataFrame:
+        """The messages of some pairs, pair by pair; where these pairs follow each other nothing is copied."""
+        first, last = pairs[np.diff(pairs, prepend=-2) != 1], pairs[np.diff(pairs, append=-2) != 1]
+        bounds = zip(self.begin[first].tolist(), self.begin[last + 1].tolist(), strict=True)
+        parts = [self.messages.slice(begin, end - begin) for begin, end in bounds]
+        return pl.concat(parts, rechunk=True) if parts else self.messages.clear()
+
     @cached_property
     def by_stream(self) -> tuple[Ints, Ints]:
         """The rows of messages stream by stream, and where those of each stream begin."""
