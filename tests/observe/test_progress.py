@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from test_finding_decisions import BEGIN, HOSTS, MS, S, make_case, make_messages, name
@@ -34,6 +36,18 @@ def test_a_stretch_is_slow_where_it_is_longer_by_six_times_what_steps_differ_by(
     for times, told in ((6.5, True), (5.5, False)):
         lengths[20:26] = 0.98 + times * 1.4826 * 0.02
         assert bool(find_slow_steps(make_case(lengths.tolist()))) is told
+
+
+def test_a_standstill_that_is_told_makes_no_slow_steps_of_the_saves_around_it() -> None:
+    """Every sixth step saves; in one of the others the job stands still for six seconds, and goes on."""
+    lengths = np.where(np.arange(30) % 6 == 5, 1.4, 1.0)
+    lengths[15] = 7.0
+    case = make_case(lengths.tolist())
+    begin = int(case.steps["start_ns"][15]) + 500 * MS
+    stop = case.finding("hang", culprit("host", "h1"), 15, 15, lost_s=6.0, score=0.9, evidence="")
+    stop = replace(stop, start_ns=begin, end_ns=begin + 6 * S)
+    assert name(find_slow_steps(case)) == [("slow_step", "job-1")]
+    assert find_slow_steps(case, [stop]) == []
 
 
 def make_counted(lengths: list[float], counts: list[int]) -> Case:

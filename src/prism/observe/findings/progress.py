@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 
 from prism.observe import levels
@@ -15,12 +17,12 @@ _DRIFT = levels.SHARE_NEGLIGIBLE  # growth over the whole observation
 _GROWN = levels.SHARE_MINOR  # pauses that became this much longer
 
 
-def find_slow_steps(case: Case) -> list[Finding]:
-    """A run of steps well above the job's usual length, or a slow rise of all of them."""
+def find_slow_steps(case: Case, stops: Sequence[Finding] = ()) -> list[Finding]:
+    """A run of steps well above the job's usual length, or a slow rise of all of them; `stops` are told already."""
     lengths = case.length_s
     if len(lengths) < 5:
         return []
-    lengths = _leave_miscounts_out(case, lengths)
+    lengths = _leave_miscounts_out(case, _leave_stops_out(case, lengths, stops))
     usual = float(np.quantile(lengths, 0.3, method="lower"))
     noise = spread_of(lengths[lengths <= np.median(lengths)]) / usual
     excess = lengths / usual - 1
@@ -37,6 +39,14 @@ def find_slow_steps(case: Case) -> list[Finding]:
     sure = min(1 - float(np.exp(-window.mean / levels.SHARE_SMALL)), levels.SHARE_NEARLY_ALL)
     who = culprit("job", case.job.id)
     return [case.finding("slow_step", who, window.first, window.last, lost_s=lost, score=sure, evidence=evidence)]
+
+
+def _leave_stops_out(case: Case, lengths: Floats, stops: Sequence[Finding]) -> Floats:
+    """Step lengths without the time for which the job stood still."""
+    start, end = (case.steps[c].to_numpy() for c in ("start_ns", "end_ns"))
+    for stop in stops:
+        lengths = lengths - (np.minimum(end, stop.end_ns) - np.maximum(start, stop.start_ns)).clip(0) / 1e9
+    return lengths
 
 
 def _leave_miscounts_out(case: Case, lengths: Floats) -> Floats:

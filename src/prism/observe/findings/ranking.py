@@ -78,7 +78,7 @@ def find_all(
             notes.append(f"{job}: its steps do not all send the same, so who is late and how long they are is not told")
             return causes
         pauses = find_longer_pauses(case)
-        steps = [s for s in find_slow_steps(case) if not any(covers(c, s) for c in causes)]
+        steps = [s for s in find_slow_steps(case, stops) if not any(covers(c, s) for c in causes)]
         return causes + [f for f in steps + pauses if _is_worth_telling(case, f)]
 
     found = [finding for _, findings in try_each(explain, cases, _name, notes) for finding in findings]
