@@ -63,8 +63,8 @@ def list_rank_counts(
     if shared > 1 and not odd and (shared == behind or (piped and behind > 1 and shared % behind == 0)):
         return [Ranks(total=count * behind, per_host=nics * behind, shared=True)]
     if (shared > 1 if piped else traffic.connected) and _are_servers(traffic, job, hosts, _FAST_GBPS, piped=piped):
-        usual = Ranks(total=len(hosts) * _USUAL_GPUS, per_host=_USUAL_GPUS, shared=piped, guessed=True, likely=_USUALLY)
-        return [usual, replace(each, likely=1 - _USUALLY)]
+        eight = Ranks(total=len(hosts) * _USUAL_GPUS, per_host=_USUAL_GPUS, shared=piped, guessed=True, likely=_USUALLY)
+        return [eight, replace(each, likely=1 - _USUALLY)]
     listed = {traffic.nics_of_host.get(int(h), 0) for h in hosts}
     if piped or odd or behind == 1 or listed != {round(nics)} or round(nics) <= _FEW_NICS:
         return [each]
