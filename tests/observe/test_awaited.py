@@ -34,13 +34,15 @@ def write_messages(first: list[list[int]], wait_ms: float) -> list[dict[str, int
 
 
 def name_awaited(first: list[list[int]], wait_ms: float = 40.0, kind: str = "dp") -> list[str]:
+    messages = pl.DataFrame(write_messages(first, wait_ms))
     case: Any = SimpleNamespace(
         hosts=HOSTS,
         own_by_host={host: {e} for e, host in enumerate(HOSTS)},
         steps=pl.DataFrame({"start_ns": np.arange(NUM) * STEP_MS * MS, "end_ns": (np.arange(NUM) + 1) * STEP_MS * MS}),
         length_s=np.full(NUM, STEP_MS / 1000),
         streams=pl.DataFrame({"stream": range(4), "unit": range(4), "role": ["oneway"] * 4, "kind": [kind] * 4}),
-        messages=pl.DataFrame(write_messages(first, wait_ms)),
+        messages=messages,
+        by_start=messages["start_ns"].arg_sort().to_numpy(),
         name_worker=lambda members: Culprit(type="host", id=HOSTS[members[0]]),
         finding=lambda kind, who, first, last, **_: who.id,
     )

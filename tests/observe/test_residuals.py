@@ -222,25 +222,6 @@ def test_a_pause_between_two_steps_is_no_lateness() -> None:
     assert case.pause_s.max() > 4 and longest[0] < 1.5 * longest[1]
 
 
-def answer(grown: list[list[float]]) -> np.ndarray:
-    """How much longer two stages take than usual to answer, by stage and step; each answers ten times in a step."""
-    steps = len(grown[0])
-    row, step, place = (x.ravel().astype(np.int64) for x in np.indices((2, steps, 10)))
-    zero = np.zeros(2, np.int64)
-    calls = Calls(
-        message=np.arange(len(row)), row=row, step=step, place=place, start=step, end=step, src=np.array([0, 1]),
-        dst=np.array([1, 0]), kind=zero, kinds=("pp",), like=zero,
-    )  # fmt: skip
-    case: Any = SimpleNamespace(calls=calls, steps=SimpleNamespace(height=steps))
-    (table,) = residuals._compare_answers(case, 1e8 * (1 + np.array(grown))[row, step], 1.0)
-    return table.late_s
-
-
-def test_a_stage_that_answers_at_once_makes_no_other_one_late() -> None:
-    late = answer([[0.0] * 10, [0.0] * 6 + [0.5, -0.9, 0.5, 0.5]])
-    assert np.allclose(late[0], 0.0) and np.allclose(late[1, [6, 8, 9]], 0.5)
-
-
 def test_what_one_of_two_scatters_by_is_not_halved_by_the_zeros_of_the_other() -> None:
     late = np.stack([np.zeros(40), np.random.default_rng(2).normal(1, 0.1, 40)])
     assert residuals.measure_scale(late, 1.0) == pytest.approx(0.1, rel=0.3)

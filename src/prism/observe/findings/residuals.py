@@ -267,8 +267,7 @@ def _compare_answers(case: Case, gap: Floats, step_s: float) -> Iterator[Residua
     ends = np.flatnonzero(np.bincount(src))
     cell = np.searchsorted(ends, src) * case.steps.height + calls.step[work]
     grown = quantile_groups(gap[work] / quick[work] - 1, cell, len(ends) * case.steps.height, _QUICK)
-    grown = np.maximum(grown, 0.0).reshape(len(ends), -1)  # Quick answers of one rank do not make the others late.
-    table = Residuals(ends, np.full(len(ends), -1), grown, 0.0, per_work=True, of_past=True)
+    table = Residuals(ends, np.full(len(ends), -1), grown.reshape(len(ends), -1), 0.0, per_work=True, of_past=True)
     yield _centre(table, 10.0)
 
 
