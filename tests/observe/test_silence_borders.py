@@ -62,6 +62,11 @@ def test_a_job_that_is_silent_for_longer_than_a_step_is_never_taken_for_one_that
         assert not seen or (gaps > length / 3).any()  # less than a cell is no silence
 
 
+def test_a_record_that_lies_years_after_the_others_needs_no_grid_as_long() -> None:
+    start = np.array([0, STEP, 10**18])
+    assert silence._may_be_silent(start, start + MS, 1000.0)
+
+
 def test_three_steps_are_enough_to_see_who_stopped_and_a_job_without_steps_tells_nothing() -> None:
     few = make_ring(3, left_out=drop_from(3, 2, but=(0, 1, 3)), until_s=60, cut=4096)
     assert name(find_hang(few)) == [("hang", "h2")]

@@ -265,7 +265,9 @@ def test_windows_at_the_edges() -> None:
     assert find_window(np.array([0.5, 0.0]), 0.2) == Window(0, 0, 0.5, 1.0)
     assert find_window(np.array([0.0, 0.5]), 0.2) == Window(1, 1, 0.5, 1.0)
     assert find_window(np.array([np.nan, 0.5, np.nan]), 0.2) == Window(0, 1, 0.5, 1.0)
-    assert find_window(np.array([0.3, 0.2, 0.3]), 0.2) == Window(0, 2, pytest.approx(0.8 / 3), pytest.approx(2 / 3))  # type: ignore[arg-type]
+    found = find_window(np.array([0.3, 0.2, 0.3]), 0.2)
+    assert (found.first, found.last) == (0, 2)
+    assert (found.mean, found.share) == (pytest.approx(0.8 / 3), pytest.approx(2 / 3))
 
 
 def test_a_quantile_is_the_lower_value() -> None:

@@ -28,7 +28,7 @@ def find_second_exporters(flows: pl.DataFrame) -> pl.DataFrame:
     sent = flows.group_by(*named, "exporter").agg(pl.col("bytes").sum(), first=pl.col("start_ns").min(), last=last)
     whose = pl.col("bytes").sum().over("src", "exporter")
     home = pl.col("exporter").sort_by(whose, "exporter", descending=[True, False]).first().over("src")
-    sent = sent.with_columns(home=home)  # before it is asked for by connection: an expression would be taken anew there
+    sent = sent.with_columns(home=home)  # A nested window would look for it among the exporters of one connection.
     own, own_first, own_last = (
         pl.col(c).filter(pl.col("exporter") == pl.col("home")).first().over(named) for c in ("bytes", "first", "last")
     )

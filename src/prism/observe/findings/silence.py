@@ -21,6 +21,7 @@ _LIFE = LifeConfig()
 _ONE_MOMENT = levels.ONE_PER_MILLE  # of a step
 _ALIKE = levels.ONE_PER_MILLE  # by which sizes differ that buffers set
 _EITHER = levels.SHARE_LARGE  # confidence that one of two neighbours stopped
+_MOST_CELLS = levels.SAMPLED_GROUPS  # for each message, of a grid that shows silences
 _STALLED = 0.05  # share of the endpoints that have sent one when a job stands still
 
 
@@ -109,10 +110,14 @@ def _list_pauses(case: Case, usual: float) -> list[tuple[int, int, bool]]:
 def _may_be_silent(start: NDArray[np.int64], end: NDArray[np.int64], length: float) -> bool:
     """Whether a silence may be longer than a length: it then has a whole cell of a grid that is a third as wide.
 
-    This takes far less time than to put messages in order, and most jobs are never silent.
+    This takes far less time than to put messages in order, and most jobs are never silent. A job with far more cells
+    than messages is looked at without a grid, which could be larger than memory.
     """
     first, width = start.min(), max(length / 3.0, 1.0)
-    begun = np.zeros(int((end.max() - first) / width) + 2, np.int64)  # messages that begin in a cell, less those over
+    cells = int((end.max() - first) / width) + 1
+    if cells > _MOST_CELLS * (len(start) + 100):
+        return True
+    begun = np.zeros(cells + 1, np.int64)  # messages that begin in a cell, less those over
     for i in range(len(start)):
         begun[int((start[i] - first) / width)] += 1
         begun[int((end[i] - first) / width) + 1] -= 1

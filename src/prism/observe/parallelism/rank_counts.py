@@ -18,9 +18,7 @@ from prism.observe.traffic.table import Traffic
 Ints = NDArray[np.int64]
 
 _USUAL_GPUS = 8  # of a host; the count that evidence of several ranks behind one NIC must lead to
-_USUALLY = (
-    levels.SHARE_LARGE
-)  # share of the hosts with one or two fast NICs that have as many; 12 of 15 layouts were right
+_USUALLY = levels.SHARE_LARGE  # of the hosts with one or two fast NICs that have as many: 12 of 15 layouts were right
 _FEW_NICS = 2  # at most, of a host with more GPUs than NICs
 _FAST_GBPS = 25.0  # a NIC above which a host has several GPUs; machines with one have 1, 10 or 25 Gbit/s
 _LARGE_BYTES = WRITE_BYTES  # of a transfer that shows how fast a NIC is
