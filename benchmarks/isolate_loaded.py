@@ -1,6 +1,9 @@
 """Host tests of healthy hosts on a machine that is busy with other things: nobody may be condemned.
 
-    python benchmarks/isolate_loaded.py [--runs 1000] [--hosts 4] [--load 8] [--kilobytes 64]
+    python benchmarks/isolate_loaded.py [--runs 1000] [--hosts 4] [--load 8] [--kilobytes 64] [--dead 1] [--bursts]
+
+With `--dead` that many more hosts do not answer; they are the only ones that may be condemned. With `--bursts` the
+neighbours move bytes and rest in turn instead of computing all the time, so that the noise comes and goes.
 
 Real probes on real sockets, one process per host, all on this machine, beside `--load` processes that compute all the
 time. The probes stay between runs, and each run is a whole search with its proofs, by the command's own settings but
@@ -25,6 +28,17 @@ from prism.recover.isolate.agents import Agents, Measured, ProbeConfig
 from prism.recover.isolate.examine import examine_with
 from prism.recover.isolate.grading import Grader
 
+_COMPUTE = "while True: pass"
+_BURSTS = """
+import os, random, socket, threading, time
+one, other = socket.socketpair()
+threading.Thread(target=lambda: [None for _ in iter(lambda: other.recv(1 << 16), b"")], daemon=True).start()
+while True:
+    end = time.monotonic() + random.expovariate(5.0)
+    while time.monotonic() < end:
+        one.sendall(bytes(1 << 16))
+    time.sleep(random.expovariate(5.0))
+"""
 Test = tuple[bool, float, float, bool, float]  # the fields of Measured
 
 
@@ -81,17 +95,18 @@ class Count:
     tests: int = 0
     accused: list[str] = field(default_factory=list)
 
-    def run(self, agents: RecordingAgents, hosts: list[str]) -> None:
-        """One whole examination."""
+    def run(self, agents: RecordingAgents, hosts: list[str], dead: frozenset[str] = frozenset()) -> None:
+        """One whole examination; the dead hosts are rightly condemned."""
         agents.config = replace(agents.config, grader=Grader())
         agents.busy.clear()
         report = examine_with(agents, hosts)
         self.runs += 1
         self.tests += report.num_tests
-        self.condemned += bool(report.condemned)
+        condemned = not dead >= {*report.condemned}
+        self.condemned += condemned
         self.suspected += bool(report.suspected)
         self.links += bool(report.bad_links)
-        if report.condemned:
+        if condemned:
             self.accused.append(str(report.evidence))
 
     def __str__(self) -> str:
@@ -109,17 +124,24 @@ def main() -> None:
     parser.add_argument("--kilobytes", type=int, default=64)
     parser.add_argument("--limit", type=float, default=3600.0, help="seconds for the real runs")
     parser.add_argument("--blind", action="store_true", help="real runs as if no host were known to be busy, too")
+    parser.add_argument("--dead", type=int, default=0, help="more hosts, which do not answer; without replay")
+    parser.add_argument("--bursts", action="store_true", help="neighbours that move bytes and rest in turn")
     options = parser.parse_args()
-    hosts = [f"host-{number}" for number in range(1, options.hosts + 1)]
+    hosts = [f"host-{number}" for number in range(1, options.hosts + options.dead + 1)]
+    dead = frozenset(hosts[options.hosts :])
     config = ProbeConfig(num_bytes=options.kilobytes << 10, addresses=dict.fromkeys(hosts, "127.0.0.1"))
-    print(f"{describe_machine()}; {options.hosts} healthy hosts, {options.load} busy processes beside them", flush=True)
-    neighbours = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(options.load)]
+    around = f"{options.hosts} healthy hosts, {options.dead} dead, {options.load} busy processes beside them"
+    print(f"{describe_machine()}; {around}", flush=True)
+    program = _BURSTS if options.bursts else _COMPUTE
+    neighbours = [subprocess.Popen([sys.executable, "-c", program]) for _ in range(options.load)]
     real, start = Count(), time.monotonic()
     RecordingAgents.record = {}
     try:
-        with (BlindAgents if options.blind else RecordingAgents)(hosts, lambda host: (), config) as agents:
+        with (BlindAgents if options.blind else RecordingAgents)(
+            hosts, lambda host: ("false",) * (host in dead), config
+        ) as agents:
             while real.runs < options.runs and time.monotonic() < start + options.limit:
-                real.run(agents, hosts)
+                real.run(agents, hosts, dead)
     finally:
         for process in neighbours:
             process.kill()
@@ -131,6 +153,9 @@ def main() -> None:
     busy = np.mean([busy for *_, busy, _ in tests])
     print(f"         {len(tests)} tests, {busy:.0%} with a host at other work; ", end="")
     print(f"MB/s: 1 % below {spread[0]:.0f}, half below {spread[1]:.0f}, 99 % below {spread[2]:.0f}")
+    if dead:
+        print("\n".join(real.accused))
+        return
     again = Count()
     for seed in range(options.runs):
         again.run(ReplayedAgents(hosts, RecordingAgents.record, seed), hosts)

@@ -394,11 +394,49 @@ def test_a_slow_host_that_was_first_seen_as_a_slow_link_is_named_as_the_host(slo
     link = BadLink(first="h0", second="h1")
     empty = {"suspected": (), "condemned": (), "slow": (), "num_tests": 8, "num_rounds": 2}
     report = IsolationReport(trusted=tuple(hosts), bad_links=(link,), **empty)
-    state = SimpleNamespace(only_slow=lambda part: True)
+    state = SimpleNamespace(by_failures=lambda part: "good")
     agents = SimpleNamespace(measure=measure, config=ProbeConfig())
     found = try_slow_ones(report, hosts, state, agents, lambda text: None)
     assert found.slow == found.condemned == (("h0",) if slow == "host" else ())
     assert found.bad_links == (() if slow == "host" else (link,))
+
+
+@pytest.mark.parametrize("num_hosts", [4, 16])
+@pytest.mark.parametrize("slow", [False, True])
+def test_beside_a_dead_host_slow_tests_alone_accuse_nobody_without_a_proof(num_hosts: int, slow: bool):
+    """The last host is dead and the first one's tests are slow; when they are compared, they are so or they are not."""
+    dead, state = num_hosts - 1, start_search(num_hosts)
+    while (tests := state.next_round()) is not None:
+        found = [FAILED if dead in row else SLOW if 0 in row else PASSED for row in tests.tolist()]
+        state.add(tests, np.array(found, dtype=np.int8))
+    hosts = [f"h{i}" for i in range(num_hosts)]
+    before = state.report(hosts)
+    assert before.condemned == ("h0", f"h{dead}")
+
+    def measure(rows: list[list[int]]) -> Measured:
+        found = measured(np.array([0.1 if slow and 0 in row else 1.0 for row in rows]), np.ones(len(rows)))
+        return replace(found, alive=np.array([dead not in row for row in rows]))
+
+    agents = SimpleNamespace(measure=measure, config=ProbeConfig())
+    report = try_slow_ones(before, hosts, state, agents, lambda text: None)
+    assert report.condemned == (("h0", f"h{dead}") if slow else (f"h{dead}",)) and report.suspected == ()
+    assert report.slow == (("h0",) if slow else ()) and f"h{dead}" in report.evidence
+    assert set(report.trusted) == {*hosts} - {*report.condemned}
+
+
+def test_a_host_that_fails_at_times_stays_suspected_though_its_slow_tests_were_chance():
+    state = start_search(4)
+    while (tests := state.next_round()) is not None:
+        trouble = {1: SLOW, 2: FAILED, 4: FAILED, 5: SLOW, 8: FAILED, 10: FAILED}.get(state.num_rounds, PASSED)
+        found = [trouble if 0 in row else PASSED for row in tests.tolist()]
+        state.add(tests, np.array(found, dtype=np.int8))
+    hosts = ["h0", "h1", "h2", "h3"]
+    agents = SimpleNamespace(
+        measure=lambda rows: measured(np.ones(len(rows)), np.ones(len(rows))), config=ProbeConfig()
+    )
+    report = try_slow_ones(state.report(hosts), hosts, state, agents, lambda text: None)
+    assert state.report(hosts).condemned == report.suspected == ("h0",) and report.condemned == report.slow == ()
+    assert "failed 6 tests (2 slow)" in report.evidence["h0"] and "--rounds" in report.advice
 
 
 def test_what_the_probes_waited_for_a_core_is_taken_off_and_all_of_it_where_that_is_not_known():

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -12,7 +12,7 @@ from prism.recover.isolate.agents import Agents, ProbeConfig
 from prism.recover.isolate.few import PairSearch
 from prism.recover.isolate.grading import FAILED, FEW_HOSTS
 from prism.recover.isolate.proof import Proof, ProofConfig, Trial, prove_slow
-from prism.recover.isolate.report import BadLink, IsolationReport
+from prism.recover.isolate.report import UNCLEAR, BadLink, IsolationReport, Verdict
 from prism.recover.isolate.search import Round, Search, SearchConfig
 from prism.recover.risks import Risks
 
@@ -96,10 +96,16 @@ def try_slow_ones(
     agents: Agents,
     on_proof: Callable[[str], None],
 ) -> IsolationReport:
-    """Call a host slow only if repeated comparisons with a control prove it."""
+    """Accuse nobody for slow tests unless repeated comparisons with a control prove the slowness.
+
+    Failures are judged without the slow tests: on a noisy machine every host has some, and beside a dead host every
+    host has failures, which the dead one explains.
+    """
     number = {host: place for place, host in enumerate(hosts)}
-    accused = [h for h in (*report.condemned, *report.suspected) if state.only_slow((number[h],))]
-    links = [b for b in report.bad_links if state.only_slow(tuple(sorted((number[b.first], number[b.second]))))]
+    verdicts = {host: state.by_failures((number[host],)) for host in hosts}
+    accused = [h for h in report.condemned if verdicts[h] != "bad"]
+    accused += [h for h in report.suspected if verdicts[h] == "good"]
+    links = [b for b in report.bad_links if state.by_failures(_ends(b, number)) != "bad"]
     if not (accused or links) or len(hosts) < MIN_HOSTS:
         return report
     random = np.random.default_rng(len(hosts))
@@ -110,7 +116,7 @@ def try_slow_ones(
     def prove(part: tuple[int, ...], without: tuple[int, ...] = ()) -> Proof:
         others = [h for h in sound if h not in part and h not in without]
         if len(others) < MIN_HOSTS - 1:
-            others = [h for h in range(len(hosts)) if h not in part and hosts[h] not in report.condemned] or others
+            others = [h for h in range(len(hosts)) if h not in part and verdicts[hosts[h]] != "bad"] or others
         if len(others) < 2:
             others = [h for h in range(len(hosts)) if h not in part]
         trial = Trial(part=part, others=tuple(others), num_tried=len(accused) + 3 * len(links))
@@ -121,24 +127,34 @@ def try_slow_ones(
     proofs = {host: prove((number[host],)) for host in accused}
     kept = []
     for link in links:
-        ends = (number[link.first], number[link.second])
+        ends = _ends(link, number)
         # A link that is slow because one of its hosts is slow with everyone can be told from its control only by luck.
         for end in ends:
             if hosts[end] not in proofs:
                 proofs[hosts[end]] = prove((end,), without=ends)
         if not any(proofs[hosts[end]].answer == "slow" for end in ends) and prove(ends).answer == "slow":
             kept.append(link)
-    return _settle(report, hosts, proofs, [b for b in report.bad_links if b not in links or b in kept])
+    return _settle(report, hosts, verdicts, proofs, [b for b in report.bad_links if b not in links or b in kept])
+
+
+def _ends(link: BadLink, number: Mapping[str, int]) -> tuple[int, ...]:
+    return tuple(sorted((number[link.first], number[link.second])))
 
 
 def _settle(
-    report: IsolationReport, hosts: Sequence[str], proofs: dict[str, Proof], links: list[BadLink]
+    report: IsolationReport,
+    hosts: Sequence[str],
+    verdicts: Mapping[str, Verdict],
+    proofs: Mapping[str, Proof],
+    links: Sequence[BadLink],
 ) -> IsolationReport:
     slow = [h for h in hosts if h in proofs and proofs[h].answer == "slow"]
     unclear = {h for h, proof in proofs.items() if proof.answer == "not clear"}
-    condemned = [h for h in hosts if h in slow or (h in report.condemned and h not in proofs)]
-    suspected = [h for h in hosts if h in unclear or (h in report.suspected and h not in proofs)]
-    told = {h: str(proofs[h]) if h in proofs else report.evidence.get(h, "") for h in (*condemned, *suspected)}
+    unclear |= {h for h in (*report.condemned, *report.suspected) if verdicts[h] != "good"}
+    condemned = [h for h in hosts if h in slow or (h in report.condemned and verdicts[h] == "bad")]
+    suspected = [h for h in hosts if h in unclear and h not in condemned]
+    told = {h: report.evidence.get(h, "") if verdicts[h] != "good" else "" for h in (*condemned, *suspected)}
+    shown = {h: str(proofs[h]) for h in told if h in proofs and (not told[h] or proofs[h].answer != "not slow")}
     return replace(
         report,
         trusted=tuple(h for h in hosts if h not in condemned and h not in suspected),
@@ -146,6 +162,6 @@ def _settle(
         condemned=tuple(condemned),
         slow=tuple(slow),
         bad_links=tuple(links),
-        evidence=told,
-        advice=report.advice if suspected else "",
+        evidence={h: "; ".join(filter(None, (text, shown.get(h)))) for h, text in told.items()},
+        advice=(report.advice or UNCLEAR) if suspected else "",
     )

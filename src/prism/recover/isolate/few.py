@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from prism.recover.isolate.grading import FEW_HOSTS, MIN_PEERS, PASSED, SLOW
-from prism.recover.isolate.report import BadLink, IsolationReport
+from prism.recover.isolate.report import BadLink, IsolationReport, Verdict
 from prism.recover.isolate.search import Round, SearchConfig
 
 # How often a faulty part fails a test; the truth is nearest to one of them.
@@ -88,7 +88,7 @@ class PairSearch:
             self._passed[pair] += outcome == PASSED and self.num_tests > MIN_PEERS
             self._failed[pair] += outcome != PASSED
             self._slow[pair] += outcome == SLOW
-        self.beliefs = self._weigh()
+        self.beliefs = self._weigh(self._passed, self._failed)
 
     def report(self, names: Sequence[str]) -> IsolationReport:
         """The result for every host, and further tests if it is not clear."""
@@ -110,17 +110,16 @@ class PairSearch:
             advice=_advise(open_ones, names),
         )
 
-    def only_slow(self, part: Part) -> bool:
-        """Whether slowness is the only evidence against a host or a link."""
-        if len(part) == 1:
-            return self._of(self._failed, part[0]) == self._of(self._slow, part[0])
-        return bool(self._failed[part] == self._slow[part])
+    def by_failures(self, part: Part) -> Verdict:
+        """How a host or a link stands if every slow test is taken for a passed one."""
+        belief = self._weigh(self._passed + self._slow, self._failed - self._slow)[part]
+        return "bad" if belief >= _SURE else "unclear" if belief >= _POSSIBLE else "good"
 
-    def _weigh(self) -> dict[Part, float]:
+    def _weigh(self, passed: NDArray[np.int64], failed: NDArray[np.int64]) -> dict[Part, float]:
         """The probability of every part being bad, over all explanations and rates."""
         upper = np.triu_indices(self.num_hosts, 1)
         known = self._explanations
-        scores = known.log_prior + known.log_pass @ self._passed[upper] + known.log_fail @ self._failed[upper]
+        scores = known.log_prior + known.log_pass @ passed[upper] + known.log_fail @ failed[upper]
         weights = np.exp(scores - scores.max())
         beliefs = weights @ known.members / weights.sum()
         return dict(zip(self._parts, beliefs.tolist(), strict=True))

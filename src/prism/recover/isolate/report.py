@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
-from typing import Any
+from typing import Any, Literal
+
+UNCLEAR = "not clear yet for those suspected; test again with more --rounds"  # advice
+Verdict = Literal["bad", "unclear", "good"]  # on a host or a link
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

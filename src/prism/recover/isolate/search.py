@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from prism.recover.isolate.beliefs import FailureModel, find_beliefs
 from prism.recover.isolate.grading import PASSED, SLOW
-from prism.recover.isolate.report import BadLink, IsolationReport
+from prism.recover.isolate.report import UNCLEAR, BadLink, IsolationReport, Verdict
 
 _LIKELY = 0.5
 Round = NDArray[np.int64]  # one test per row: its members, filled up with -1
@@ -49,7 +49,7 @@ class Search:
         self._failed: list[tuple[int, ...]] = []
         self._slow: Counter[int] = Counter()
         self._failures: Counter[int] = Counter()
-        self._broken_pairs: set[tuple[int, ...]] = set()  # failed, not only slow
+        self._broken: list[tuple[int, ...]] = []  # those of the failed that were not only slow
         self._retests: Counter[tuple[int, int]] = Counter()
         self._bad_links: set[tuple[int, int]] = set()
         self._fine_links: set[tuple[int, int]] = set()
@@ -111,21 +111,26 @@ class Search:
             num_tests=self.num_tests,
             num_rounds=self.num_rounds,
             evidence=evidence,
-            advice="not clear yet for those suspected; test again with more --rounds" if suspected else "",
+            advice=UNCLEAR if suspected else "",
         )
 
-    def only_slow(self, part: tuple[int, ...]) -> bool:
-        """Whether slowness is the only evidence against a host or a link."""
-        if len(part) == 1:
-            return self._failures[part[0]] == self._slow[part[0]]
-        return part not in self._broken_pairs
+    def by_failures(self, part: tuple[int, ...]) -> Verdict:
+        """How a host or a link stands if every slow test is taken for a passed one."""
+        config = self.config
+        if len(part) == 2:
+            return "bad" if self._broken.count(part) >= config.link_retests else "good"
+        slow = np.array([self._slow[host] for host in range(self.num_hosts)])
+        usable = [s for s in self._broken if s not in self._bad_links]
+        belief = find_beliefs(self._passes + slow, usable, config.model)[part[0]]
+        before = find_beliefs(np.zeros_like(self._passes), [], config.model)[part[0]]
+        return "bad" if belief >= config.condemn_at else "unclear" if belief > before else "good"
 
     # -- deciding
 
     def _note_failure(self, members: tuple[int, ...], outcome: int) -> None:
         self._failed.append(tuple(sorted(members)))
         if outcome != SLOW:
-            self._broken_pairs.add(tuple(sorted(members)))
+            self._broken.append(tuple(sorted(members)))
         for host in members:
             self._failures[host] += 1
             self._slow[host] += outcome == SLOW
