@@ -472,6 +472,73 @@ def test_where_one_message_in_a_step_is_slow_of_all_hops_of_a_collective_they_wa
     assert ([] if scene is None else sorted(scene.slow)) == found
 
 
+@pytest.mark.parametrize(("slow", "last", "found"), [
+    ((0, 1, 2), 0.0, []),  # what h3 sends is quick, what others send each other is not
+    ((0, 1, 2), 1.0, [0, 1, 2]),  # all hops are slow
+    ((0, 1), 0.0, [0, 1]),  # two hosts send quickly
+    ((0, 1, 2), np.nan, [0, 1, 2]),  # what h3 sends is not seen
+])  # fmt: skip
+def test_a_collective_all_hops_of_which_are_slow_but_those_that_leave_one_host_waits_for_that_host(
+    slow: tuple[int, ...], last: float, found: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(network, "_is_felt", lambda case, pair: True)
+    like = np.zeros((HOSTS, STEPS))
+    like[list(slow), 3:], like[3, 3:] = 1.0, last
+    scene = network.find_scene(
+        make_case([1.0] * STEPS), make_transfers(against_like=like), [slow_pair(row) for row in slow], None
+    )
+    assert ([] if scene is None else sorted(scene.slow)) == found
+
+
+def test_two_that_exchange_show_no_third_hop_that_waits_for_one_of_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(network, "_is_felt", lambda case, pair: True)
+    like = np.zeros((HOSTS, STEPS))
+    like[0, 3:] = 1.0
+    transfers = make_transfers(units=[0, 0, 1, 1], against_like=like)
+    transfers = replace(transfers, rows=transfers.rows.with_columns(dst=pl.Series([1, 0, 3, 2])))
+    scene = network.find_scene(make_case([1.0] * STEPS), transfers, [slow_pair(0)], None)
+    assert scene is not None and sorted(scene.slow) == [0]
+
+
+@pytest.mark.parametrize(("extra_s", "found"), [(0.1, []), (0.3, [0])])
+def test_a_pair_that_loses_far_less_time_than_those_without_a_pace_is_not_what_they_wait_for(
+    extra_s: float, found: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(network, "_is_felt", lambda case, pair: True)
+    transfers = make_transfers(units=[0, 1, 2, 3], against_like=np.ones((HOSTS, STEPS)))
+    slow = [slow_pair(0, even=True, extra_s=extra_s), replace(slow_pair(1), unpaced=True)]
+    scene = network.find_scene(make_case([1.0] * STEPS), transfers, slow, None)
+    assert ([] if scene is None else sorted(scene.slow)) == found
+
+
+@pytest.mark.parametrize(("even", "told", "score"), [(False, "10.0.0.1>leaf0", 0.865), (True, "10.0.1.1>leaf0", 0.731)])
+def test_of_two_ends_the_one_that_passes_on_at_one_pace_too_is_likelier(
+    even: bool, told: str, score: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Between stages one way may be slow because a receiver is busy, so this alone would accuse nobody."""
+    monkeypatch.setattr(network, "_is_felt", lambda case, pair: True)
+    transfers = make_transfers(["embedding", "pp", "pp", "pp"], [0, 1, 2, 3], against_like=np.zeros((HOSTS, STEPS)))
+    transfers.against_like[0, 3:], transfers.against_like[1:] = 1.0, np.nan
+    slow = [slow_pair(0, kind="embedding"), replace(slow_pair(1, kind="pp", even=even), sound=False)]
+    scene = network.find_scene(make_case([1.0] * 3 + [1.5] * 3), transfers, slow, None)
+    assert scene is not None and sorted(scene.slow) == [0]
+    (found,) = network.find_network(scene)
+    assert (found.finding.culprit.id, found.finding.score) == (told, score)
+
+
+@pytest.mark.parametrize(("quick", "told"), [((), False), ((3,), True)])
+def test_that_all_pairs_of_a_job_are_slow_alike_names_none_of_its_hosts(quick: tuple[int, ...], told: bool) -> None:
+    """Four rails between two hosts: nothing shows which host it is, nor whether a rank or the network is slow."""
+    case = make_case([1.0] * 3 + [1.5] * 3)
+    case = replace(case, endpoints=case.endpoints.with_columns(host=pl.Series(["a", "b", "a", "b"])))
+    like = np.zeros((HOSTS, STEPS))
+    slow = [slow_pair(row) for row in range(HOSTS) if row not in quick]
+    like[[p.pair for p in slow], 3:] = 1.0
+    transfers = make_transfers(units=[0, 1, 2, 3], against_like=like)
+    found = network.find_network(set_scene(case, transfers, slow, slow, None))
+    assert bool(found) is told
+
+
 @pytest.mark.parametrize(("others", "found"), [(0.0, [0, 1]), (0.5, [])])
 def test_a_pair_of_stages_that_is_always_slow_is_told_where_others_do_not_differ(
     others: float, found: list[int]

@@ -25,11 +25,11 @@ def find_slow_steps(case: Case, stops: Sequence[Finding] = ()) -> list[Finding]:
     lengths = _leave_miscounts_out(case, _leave_stops_out(case, lengths, stops))
     usual = float(np.quantile(lengths, 0.3, method="lower"))
     noise = spread_of(lengths[lengths <= np.median(lengths)]) / usual
-    excess = lengths / usual - 1
+    excess = np.where(case.saving, np.nan, lengths / usual - 1)  # Those in which it saves are longer by design.
     window = find_window(excess, max(_SLOW_STEP, 6 * noise))
     if window is None or window.length > 0.85 * len(lengths):
         return find_drift(case)
-    inside = lengths[window.first : window.last + 1]
+    inside = lengths[window.first : window.last + 1][~case.saving[window.first : window.last + 1]]
     lost = float((inside - usual).sum())
     if lost < (usual if window.length < levels.MIN_TWO else _WORTH * usual):
         return find_drift(case)
