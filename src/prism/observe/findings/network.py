@@ -204,9 +204,9 @@ def _is_everywhere(suspect: Suspect, scene: Scene, others: Sequence[Scene]) -> b
 
 
 def _are_all_hosts(scene: Scene, equal: Sequence[Suspect]) -> bool:
-    """Whether all that a job sends is slow, and as much so at each of its hosts."""
+    """Whether nothing that a job sends is quick, and all its hosts are equally suspect."""
     named = {name for kind, name in equal if kind == "host"}
-    return named == set(scene.case.own_by_host) and len(scene.slow) == len(scene.touches) > levels.MIN_TWO
+    return named == set(scene.case.own_by_host) and not scene.quick and len(scene.touches) > levels.MIN_TWO
 
 
 def _choose(same: list[Suspect]) -> Suspect:
