@@ -165,6 +165,12 @@ def test_steps_in_which_a_job_saves_are_long_by_design_and_no_part_of_slow_ones(
         assert [(steps.index(f.start_ns), case.steps["end_ns"].to_list().index(f.end_ns)) for f in found] == expected
 
 
+def test_steps_that_are_slow_whether_the_job_saves_in_them_or_not_are_reported() -> None:
+    case = make_case([1.0] * 6 + [1.4] * 3)
+    saves = case.steps[6:8].select("start_ns", end_ns=pl.col("end_ns") - 1)
+    assert name(find_slow_steps(replace(case, saves=saves))) == [("slow_step", "job-1")]
+
+
 def test_one_step_that_takes_several_is_reported() -> None:
     assert name(find_slow_steps(make_case([1.0] * 20 + [3.5] + [1.0] * 10))) == [("slow_step", "job-1")]
     assert name(find_slow_steps(make_case([1.0] * 20 + [2.4]))) == [("slow_step", "job-1")]

@@ -526,10 +526,14 @@ def test_of_two_ends_the_one_that_passes_on_at_one_pace_too_is_likelier(
     assert (found.finding.culprit.id, found.finding.score) == (told, score)
 
 
-@pytest.mark.parametrize(("last", "told"), [(1.0, False), (0.5, False), (0.0, True)])
-def test_where_no_pair_of_a_job_is_quick_none_of_its_hosts_is_named(last: float, told: bool) -> None:
+@pytest.mark.parametrize(
+    ("length_s", "last", "told"), [(1.5, 1.0, False), (1.5, 0.5, False), (1.5, 0.0, True), (1.04, 1.0, True)]
+)
+def test_where_no_pair_of_a_job_is_quick_its_steps_are_slow_and_if_they_are_not_a_set_is_named(
+    length_s: float, last: float, told: bool
+) -> None:
     """Four rails between two hosts: nothing shows which host it is, nor whether a rank or the network is slow."""
-    case = make_case([1.0] * 3 + [1.5] * 3)
+    case = make_case([1.0] * 3 + [length_s] * 3)
     case = replace(case, endpoints=case.endpoints.with_columns(host=pl.Series(["a", "b", "a", "b"])))
     like = np.zeros((HOSTS, STEPS))
     like[:, 3:], like[3, 3:] = 1.0, last

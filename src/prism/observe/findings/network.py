@@ -15,6 +15,7 @@ from prism.observe import levels
 from prism.observe.findings.case import Case, Floats, culprit
 from prism.observe.findings.collectives import POINT_TO_POINT
 from prism.observe.findings.cost import price_slow_pairs
+from prism.observe.findings.progress import find_slow_steps
 from prism.observe.findings.scoring import score_delays
 from prism.observe.findings.suspects import (
     QUICK,
@@ -158,8 +159,10 @@ def _explain(case: Case, scene: Scene, others: Sequence[Scene]) -> list[Proposal
         shared = _find_shared_nic(scene, alike, equal)
         same = equal if shared is None else [shared]
         best = _choose(same)
-        if (best[0] == "switch" and _is_everywhere(best, scene, others)) or _are_all_hosts(scene, equal):
+        if best[0] == "switch" and _is_everywhere(best, scene, others):
             break  # It cannot be distinguished from the job itself: all wait, wherever it is.
+        if _are_all_hosts(scene, equal) and find_slow_steps(case):
+            break  # The same, and it is told as slow steps of the job.
         chosen = [r for r in alike if best in scene.touches[r]]
         units = {scene.unit[r] for r in chosen}
         if len(case.own_by_host) <= levels.MIN_TWO and not any(alike[r].steady for r in chosen):
