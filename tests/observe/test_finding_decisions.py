@@ -153,24 +153,6 @@ def test_usual_steps_are_not_reported(lengths: list[float]) -> None:
     assert find_slow_steps(make_case(lengths)) == []
 
 
-def test_steps_in_which_a_job_saves_are_long_by_design_and_no_part_of_slow_ones() -> None:
-    """It saves in every fifth step, which takes twice as long; from the thirteenth on all steps are longer."""
-    lengths = [2.0 if i % 5 == 4 else 1.0 for i in range(12)] + [1.5] * 6 + [1.0] * 2
-    for slow, expected in ((lengths, [(12, 17)]), (lengths[:12], [])):
-        case = make_case(slow)
-        saved = [i for i in range(len(slow)) if i % 5 == 4]
-        saves = case.steps[saved].select("start_ns", end_ns=pl.col("end_ns") - 1)
-        steps = case.steps["start_ns"].to_list()
-        found = find_slow_steps(replace(case, saves=saves))
-        assert [(steps.index(f.start_ns), case.steps["end_ns"].to_list().index(f.end_ns)) for f in found] == expected
-
-
-def test_steps_that_are_slow_whether_the_job_saves_in_them_or_not_are_reported() -> None:
-    case = make_case([1.0] * 6 + [1.4] * 3)
-    saves = case.steps[6:8].select("start_ns", end_ns=pl.col("end_ns") - 1)
-    assert name(find_slow_steps(replace(case, saves=saves))) == [("slow_step", "job-1")]
-
-
 def test_one_step_that_takes_several_is_reported() -> None:
     assert name(find_slow_steps(make_case([1.0] * 20 + [3.5] + [1.0] * 10))) == [("slow_step", "job-1")]
     assert name(find_slow_steps(make_case([1.0] * 20 + [2.4]))) == [("slow_step", "job-1")]

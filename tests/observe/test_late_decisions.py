@@ -27,7 +27,6 @@ from prism.observe.findings.scoring import (
 )  # fmt: skip
 from prism.observe.findings.windows import Window
 from prism.observe.parallelism.stages import NO_STAGES, StageMap
-from prism.records.layout import Degree, Layout
 
 STEPS = 10
 WINDOW = Window(2, 7, 0.2, 1.0)
@@ -203,23 +202,6 @@ def test_lateness_is_told_in_milliseconds_or_as_more_work() -> None:
 def test_ranks_of_a_host_that_gain_a_third_as_much_are_late_with_it(gain: float, late: list[int]) -> None:
     listed = [blame(0), blame(1, gain=gain), blame(2, gain=500.0), blame(0, 1, gain=900.0)]
     assert telling.with_mates(place(PAIRS), blame(0), listed) == late
-
-
-@pytest.mark.parametrize(("gain", "of_wait", "late"), [(20.0, 0.0, [0, 1]), (20.0, 20.0, [0]), (-1.0, -2.0, [0])])
-def test_a_rank_of_a_pipeline_whose_own_work_is_longer_is_late_with_its_host(
-    gain: float, of_wait: float, late: list[int]
-) -> None:
-    listed = [blame(0), blame(1, gain=gain, of_wait=of_wait), blame(0, 1, gain=130.0)]
-    assert telling.with_mates(place(PAIRS, stages=TWO_STAGES), blame(0, 1), listed) == late
-    assert telling.with_mates(place(PAIRS), blame(0), listed) == [0]
-
-
-@pytest.mark.parametrize(("stages", "told"), [(2, ("endpoint", "10.0.0.1")), (4, ("host", "h0"))])
-def test_a_host_that_keeps_stages_to_itself_is_named_as_a_whole(stages: int, told: tuple[str, str]) -> None:
-    layout = Layout(pp=Degree(value=stages, confidence=0.9))
-    case = replace(place(PAIRS, stages=TWO_STAGES), layout=layout)
-    who = case.name_worker([0])
-    assert (who.type, who.id) == told
 
 
 def test_a_host_of_which_one_rank_is_seen_is_late_as_a_whole() -> None:

@@ -54,39 +54,6 @@ def test_a_pause_before_a_step_is_no_work_of_its_first_stage() -> None:
     assert work.filter(pl.col("step") > 0)["work_ns"].to_list() == [round(79.8 * MS)] * 4
 
 
-def test_a_stage_begins_its_work_once_the_weights_of_all_its_replicas_are_there() -> None:
-    """Two replicas of three stages that share tensors; gradients of the second one end late in a slow step."""
-    stages = StageMap(stage={0: 0, 1: 1, 2: 2, 3: 0, 4: 1, 5: 2}, chains=((0, 1, 2), (3, 4, 5)), confidence=1.0)
-    found = []
-    for late in (5.0, 60.0):
-        rows = [
-            (s, d, "pp", at, at + 0.5)
-            for first in (0, 3)
-            for s, d, at in (
-                (first, first + 1, 10.0), (first + 1, first + 2, late + 20), (first + 2, first + 1, late + 50),
-                (first + 1, first, late + 70),
-            )
-        ]  # fmt: skip
-        rows.append((4, 1, "dp", 1.0, late + 8))
-        frame = pl.DataFrame(rows, schema=["src", "dst", "kind", "start_ns", "end_ns"], orient="row").with_columns(
-            pl.col("src", "dst").cast(pl.UInt32), (pl.col("start_ns", "end_ns") * MS).cast(pl.Int64),
-            step=pl.lit(0, pl.Int32), place=pl.lit(0), bytes=pl.lit(1 << 20),
-        )  # fmt: skip
-        steps = pl.DataFrame({"index": [0], "start_ns": [0], "end_ns": [200 * MS]})
-        work = measure_work(frame, stages, np.arange(8), steps).filter(phase="forward", stage=1)
-        found.append((work["work_ns"] / MS).to_list())
-    assert found == [[12.0, 12.0], [12.0, 12.0]]
-
-
-def test_what_the_last_stage_sends_before_anything_came_answers_the_step_before() -> None:
-    stages = StageMap(stage={0: 0, 1: 1}, chains=((0, 1),), confidence=1.0)
-    tail = write_pipeline(1.0).filter(pl.col("src") == 1)
-    tail = tail.with_columns(start_ns=pl.lit(2 * MS, pl.Int64), end_ns=pl.lit(round(2.1 * MS), pl.Int64))
-    sent = write_pipeline(1.0).with_columns(place=pl.when(pl.col("src") == 1).then(1).otherwise("place").cast(pl.Int64))
-    work = measure_work(pl.concat([tail, sent]), stages, np.arange(8), STEPS)
-    assert work.filter(phase="turn")["work_ns"].to_list() == [20 * MS]
-
-
 def test_ranks_that_pass_blocks_of_a_sequence_come_to_collectives_together() -> None:
     rows = [(h, (h + 1) % 4, kind, (30 + h) * MS, 40 * MS) for h in range(4) for kind in ("cp", "dp")]
     frame = pl.DataFrame(rows, schema=["src", "dst", "kind", "start_ns", "end_ns"], orient="row").with_columns(

@@ -196,22 +196,14 @@ class Case:
         return self.hosts[endpoint]
 
     def name_worker(self, members: list[int]) -> Culprit:
-        """The culprit for one or more endpoints: their host, if they are most of the job's endpoints there.
-
-        The same if a host keeps stages to itself: any of their ranks may be what is seen at those that send for them.
-        """
+        """The culprit for one or more endpoints: their host, if they are most of the job's endpoints there."""
         hosts = {self.hosts[e] for e in members}
         if len(hosts) == 1:
             host = hosts.pop()
             own = self.own_by_host.get(host, set()) - set(self.stages.through)  # represented by who enters
-            if (self._keeps_stages or len(members) >= 0.75 * len(own)) and host != self.addresses[members[0]]:
+            if len(members) >= 0.75 * len(own) and host != self.addresses[members[0]]:
                 return Culprit(type="host", id=host)
         return Culprit(type="endpoint", id=",".join(self.addresses[e] for e in sorted(members)))
-
-    @property
-    def _keeps_stages(self) -> bool:
-        """Whether a pipeline has more stages than are seen to send to each other."""
-        return is_pipeline(self) and (self.layout.pp.value or 1) > len(set(self.stages.stage.values()))
 
     def slower_by(self, first: int, last: int) -> float | None:
         """How much longer the steps of a window are than those outside, as a share; None where there are too few."""

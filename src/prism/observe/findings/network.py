@@ -9,16 +9,13 @@ from dataclasses import replace
 
 import numpy as np
 import polars as pl
-from numpy.typing import NDArray
 
 from prism.observe import levels
-from prism.observe.findings.case import Case, Floats, culprit
+from prism.observe.findings.case import Case, culprit
 from prism.observe.findings.collectives import POINT_TO_POINT
 from prism.observe.findings.cost import price_slow_pairs
-from prism.observe.findings.progress import find_slow_steps
 from prism.observe.findings.scoring import score_delays
 from prism.observe.findings.suspects import (
-    QUICK,
     Scene,
     Suspect,
     find_worst,
@@ -31,8 +28,6 @@ from prism.observe.findings.transfers import SlowPair, Transfers
 from prism.observe.findings.verdicts import Proposal, compare_steps
 from prism.observe.findings.windows import Window
 from prism.records.findings import Alternative, Culprit, FindingKind
-
-Names = NDArray[np.str_]
 
 _EXPLAINED = 0.4  # share of everything slow that the worst suspect must touch
 _ALONE = 0.4  # a single slow pair must be slower than this
@@ -53,23 +48,15 @@ def find_scene(
         return None
     # A slow link slows most messages that pass it to one pace. Pairs of many messages that have none wait for it. Where
     # every hop of a collective has one slow message in a step, the hops wait for a rank.
-    waiting = _find_waiting(transfers, slow) | find_kept_waiting(case, transfers, slow)
-    paced = any(p.even for p in felt)
+    paced, waiting = any(p.even for p in felt), _find_waiting(transfers, slow)
     counted = [p for p in felt if not (paced and p.unpaced) and (p.pair, p.kind) not in waiting]
-    # What loses far less time than those that wait is not what they wait for.
-    least = _ALIKE * max((p.extra_s for p in felt if p not in counted), default=0.0)
-    counted = [p for p in counted if p.extra_s >= least]
     if not counted:
         return None
     # What two exchange waits for other reasons too.
     unpaced = {(p.pair, p.kind) for p in felt if paced and p.unpaced and p.kind not in POINT_TO_POINT}
-    busy = {(p.pair, p.kind) for p in slow if p.even and not p.sound and not p.early}
+    rows = transfers.rows.select("pair", "kind").iter_rows()
     scene = set_scene(case, transfers, slow, counted, routes)
-    waiting_rows, paced_rows = (
-        frozenset(row for row, key in enumerate(transfers.rows.select("pair", "kind").iter_rows()) if key in keys)
-        for keys in (unpaced, busy)
-    )
-    return replace(scene, waiting=waiting_rows, paced=paced_rows)
+    return replace(scene, waiting=frozenset(row for row, key in enumerate(rows) if key in unpaced))
 
 
 def _find_waiting(transfers: Transfers, slow: list[SlowPair]) -> set[tuple[int, str]]:
@@ -80,39 +67,6 @@ def _find_waiting(transfers: Transfers, slow: list[SlowPair]) -> set[tuple[int, 
         units[unit].add((pair, kind))
     waiting = [rows for rows in units.values() if len(rows & once) >= max(levels.SHARE_LARGE * len(rows), 2)]
     return set().union(*waiting)
-
-
-def find_kept_waiting(case: Case, transfers: Transfers, slow: Sequence[SlowPair]) -> set[tuple[int, str]]:
-    """The hops, as pair and kind, of collectives that one host keeps waiting in most of their slow steps.
-
-    A collective is as slow as its slowest hop. If all its hops are slow but those that leave one host, these began when
-    the others had waited: that host came late. Its link would slow what it sends too, and that hops which do not touch
-    the host are slow shows that it is not what it receives.
-    """
-    slower, found = transfers.slower, set()
-    hops = transfers.rows.select("pair", "kind", "unit").with_row_index("row")
-    src, dst = (np.array([case.hosts[e] for e in transfers.rows[end]]) for end in ("src", "dst"))
-    slow_steps = {(p.pair, p.kind): p.slow_steps for p in slow if p.kind not in POINT_TO_POINT}
-    for own in hops.partition_by("unit"):
-        rows = own["row"].to_numpy()
-        keys = own.select("pair", "kind").rows()
-        steps, times = np.unique([s for key in keys for s in slow_steps.get(key, ())], return_counts=True)
-        steps = steps[2 * times > len(rows)].astype(np.int64)
-        late = [s for s in steps.tolist() if _comes_late(slower[rows, s], src[rows], dst[rows])]
-        if 2 * len(late) > len(steps):
-            found.update(keys)
-    return found
-
-
-def _comes_late(slower: Floats, src: Names, dst: Names) -> bool:
-    """Whether nearly all hops of a collective are slow, but none that leaves one host."""
-    known = ~np.isnan(slower)
-    slow = known & (slower >= QUICK * float(np.median(slower[known])))
-    who = sorted(set(src[known]) - set(src[slow]))
-    if len(who) != 1:
-        return False
-    others, apart = known & (src != who[0]), known & (src != who[0]) & (dst != who[0])
-    return bool(slow[apart].any() and slow.sum() >= levels.SHARE_LARGE * others.sum())
 
 
 def find_network(scene: Scene, others: Sequence[Scene] = ()) -> list[Proposal]:
@@ -161,8 +115,6 @@ def _explain(case: Case, scene: Scene, others: Sequence[Scene]) -> list[Proposal
         best = _choose(same)
         if best[0] == "switch" and _is_everywhere(best, scene, others):
             break  # It cannot be distinguished from the job itself: all wait, wherever it is.
-        if _are_all_hosts(scene, equal) and find_slow_steps(case):
-            break  # The same, and it is told as slow steps of the job.
         chosen = [r for r in alike if best in scene.touches[r]]
         units = {scene.unit[r] for r in chosen}
         if len(case.own_by_host) <= levels.MIN_TWO and not any(alike[r].steady for r in chosen):
@@ -204,12 +156,6 @@ def _is_everywhere(suspect: Suspect, scene: Scene, others: Sequence[Scene]) -> b
     """Whether everything that a job sends passes a component, and nothing slow of another job does."""
     shared = any(suspect in other.touches[row] for other in others for row in other.slow)
     return not shared and all(suspect in touched for touched in scene.touches)
-
-
-def _are_all_hosts(scene: Scene, equal: Sequence[Suspect]) -> bool:
-    """Whether nothing that a job sends is quick, and all its hosts are equally suspect."""
-    named = {name for kind, name in equal if kind == "host"}
-    return named == set(scene.case.own_by_host) and not scene.quick and len(scene.touches) > levels.MIN_TWO
 
 
 def _choose(same: list[Suspect]) -> Suspect:
@@ -279,9 +225,8 @@ def _name_place(case: Case, suspect: Suspect, chosen: list[SlowPair], same: list
     if len({s for s in same if s[0] == "nic"}) > 2:
         who = culprit("group", ",".join(case.address(e) for e in ends))
         return who, "of a group, whose hops are all alike slow, so any of its links may be the cause"
-    alike = len(ends) == 2 and {("nic", str(e)) for e in ends} <= set(same)
-    if kind == "pair" or (kind in ("out", "in", "nic", "host") and alike):
-        # Two NICs that are slow to each other alone: nothing shows which of them it is.
+    if kind == "pair" or (kind in ("out", "in", "nic", "host") and len(ends) == 2):
+        # Two NICs that only talk to each other: nothing shows which of them it is.
         who, other = (_name(case, ("nic", str(e))) for e in (chosen[0].src, chosen[0].dst))
         return who, f"between these NICs; or at its other end, {other.id}"
     hosts = [other for what, other in same if what == "host"]

@@ -22,10 +22,11 @@ def find_slow_steps(case: Case, stops: Sequence[Finding] = ()) -> list[Finding]:
     lengths = case.length_s
     if len(lengths) < 5:
         return []
-    lengths = _leave_saves_out(case, _leave_miscounts_out(case, _leave_stops_out(case, lengths, stops)))
+    lengths = _leave_miscounts_out(case, _leave_stops_out(case, lengths, stops))
     usual = float(np.quantile(lengths, 0.3, method="lower"))
     noise = spread_of(lengths[lengths <= np.median(lengths)]) / usual
-    window = find_window(lengths / usual - 1, max(_SLOW_STEP, 6 * noise))
+    excess = lengths / usual - 1
+    window = find_window(excess, max(_SLOW_STEP, 6 * noise))
     if window is None or window.length > 0.85 * len(lengths):
         return find_drift(case)
     inside = lengths[window.first : window.last + 1]
@@ -57,16 +58,6 @@ def _leave_miscounts_out(case: Case, lengths: Floats) -> Floats:
     counts = np.bincount(step[step >= 0], minlength=len(lengths))
     more = counts / max(float(np.median(counts)), 1.0)
     return np.where(more > 1 + levels.SHARE_SMALL, lengths / np.maximum(more, 1.0), lengths)
-
-
-def _leave_saves_out(case: Case, lengths: Floats) -> Floats:
-    """Step lengths; a step in which the job saves is as long as the nearest one in which it does not, or shorter."""
-    others, at = np.flatnonzero(~case.saving), np.arange(len(lengths))
-    if not len(others):
-        return lengths
-    after = np.searchsorted(others, at)
-    before, after = others[np.maximum(after - 1, 0)], others[np.minimum(after, len(others) - 1)]
-    return np.minimum(lengths, lengths[np.where(abs(at - before) <= abs(at - after), before, after)])
 
 
 def find_drift(case: Case) -> list[Finding]:

@@ -25,7 +25,7 @@ Suspect = tuple[str, str]
 
 _ORDER = {"pair": 0, "out": 1, "in": 1, "nic": 2, "link": 3, "host": 4, "switch": 5}
 _COUPLED = levels.SHARE_LARGE  # share of a group's hops that are slow when all of them wait for one
-QUICK = 0.25  # of the slow ones' excess time: a transfer with no more than this is not slow
+_QUICK = 0.25  # of the slow ones' excess time: a transfer with no more than this is not slow
 _MOSTLY = levels.SHARE_HALF  # of what is slow in another job
 _MISS = levels.RATIO_DOUBLE  # weight of a transfer that should be slow and is not, relative to one that is
 
@@ -42,7 +42,6 @@ class Scene:
     moved: frozenset[Suspect]  # links that a slow pair moved to about when it became slow
     slower: Floats  # by row and step, what its transfers take longer, as a share
     waiting: frozenset[int] = frozenset()  # rows that are slow at no pace while others are at one: they wait for these
-    paced: frozenset[int] = frozenset()  # rows between stages, slow one way at one pace: a link, or a receiver is busy
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +71,7 @@ def set_scene(
         for pair, src, dst in transfers.rows.select("pair", "src", "dst").iter_rows()
     ]
     # A pair that is slow by far less has another cause, so it clears the components that both touch.
-    least = QUICK * find_worst(by_row.values()).window.mean
+    least = _QUICK * find_worst(by_row.values()).window.mean
     quick = _find_quick(transfers, by_row) - {row_of[p.pair, p.kind] for p in slow if p.window.mean >= least}
     return Scene(case, by_row, quick, touches, unit, moved, transfers.slower)
 
@@ -104,7 +103,7 @@ def _find_quick(transfers: Transfers, slow: dict[int, SlowPair]) -> frozenset[in
     excess[(transfers.rows["kind"] != worst.kind).to_numpy(), 0] = np.nan
     known = np.isfinite(excess)
     middle = np.array([np.median(e[k]) if k.any() else np.inf for e, k in zip(excess, known, strict=True)])
-    return frozenset(np.flatnonzero(transfers.tells & (middle < QUICK * worst.window.mean)).tolist())
+    return frozenset(np.flatnonzero(transfers.tells & (middle < _QUICK * worst.window.mean)).tolist())
 
 
 def find_worst(slow: Iterable[SlowPair]) -> SlowPair:
@@ -152,7 +151,6 @@ def rank_suspects(scene: Scene, left: dict[int, SlowPair], others: Sequence[Scen
     ranked = []
     for suspect, units in hits.items():
         score = len(units) - _MISS * len(misses[suspect])
-        score += len({scene.unit[row] for row in scene.paced if suspect in scene.touches[row]} - set(units))
         if suspect[0] != "pair":
             score += sum(_count_for(suspect, *tally) for tally in elsewhere)
         if suspect in scene.moved:

@@ -151,12 +151,9 @@ def with_mates(case: Case, cause: Cause, causes: list[Cause]) -> list[int]:
     own = case.own_by_host[case.hosts[next(iter(cause.members))]]
     if is_host_one(case):
         return sorted(own)
-    ranks = {next(iter(c.members)): c for c in causes if len(c.members) == 1 and c.members <= own and c.seen}
-    gains = {e: c.gain for e, c in ranks.items()}
+    gains = {next(iter(c.members)): c.gain for c in causes if len(c.members) == 1 and c.members <= own and c.seen}
     most = max(gains.values(), default=0.0)
-    # In a pipeline all wait; whose own work is longer is late itself.
-    works = {e for e, c in ranks.items() if is_pipeline(case) and c.gain > c.of_wait}
-    late = [e for e, gain in gains.items() if gain >= _AS_LATE * most or (gain > 0 and e in works)]
+    late = [e for e, gain in gains.items() if gain >= _AS_LATE * most]
     return sorted(cause.members if most <= 0 else own if len(late) == len(gains) else late)
 
 

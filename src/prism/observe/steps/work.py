@@ -88,13 +88,8 @@ def _work_in_pipeline(
         found = np.stack(bound_groups(side[way] * shape[1] + step[way], shape[0] * shape[1], at[way]))
         return np.where(np.abs(found) == _NEVER, np.nan, found).reshape(2, *shape)
 
-    # A step is cut a little early for some replicas: what the last stage sends before anything came is no answer.
-    came = bound(onward, dst, end)[0]
-    back = back[~((stage[src[back]] == last) & (start[back] < came[src[back], step[back]]))]
     sent, answered = bound(onward, src, start), bound(back, src, start)
-    synced = np.flatnonzero((messages["kind"] == "dp").to_numpy()[inside])
-    ready = _find_synced(sent[0], stage, stage[src[synced]], end[synced])
-    passed, returned = sent[0] - np.fmax(came, ready), answered - bound(back, dst, end)
+    passed, returned = (sent - bound(onward, dst, end))[0], answered - bound(back, dst, end)
     passed[stage == first] = np.nan
     asked = np.concatenate([onward, back])
     asked = asked[stage[dst[asked]] == last]
@@ -103,7 +98,7 @@ def _work_in_pipeline(
     begin = np.where((stage == first)[:, None], sent[0], np.nan)
     cut = steps["start_ns"].to_numpy() - origin
     over = find_over(end, cut)
-    begin -= np.fmax(_find_ready(begin, np.concatenate([src, dst]), end, over), ready)
+    begin -= _find_ready(begin, np.concatenate([src, dst]), end, over)
     paused = find_pauses((cut - over).clip(0), float(np.median(steps["end_ns"].to_numpy() - origin - cut)))
     begin -= np.where(begin > paused, paused, 0.0)
     # Where nothing passes the other stages, the step is cut elsewhere and what leaves the first stage is not its first.
@@ -137,21 +132,6 @@ def find_over(end: Ints, cut: Ints) -> Floats:
     """When the last message of the job before each step ended; nan for none."""
     over = np.maximum.accumulate(bound_groups(np.searchsorted(cut, end), len(cut) + 1, end)[1][:-1])
     return np.where(over == -_NEVER, np.nan, over)
-
-
-def _find_synced(sent: Floats, stage: Ints, of_stage: Ints, end: Ints) -> Floats:
-    """When the replicas of a stage last ended a message before its ranks send something; nan for never.
-
-    A stage computes with weights that its replicas send each other after an update, and ranks that share a tensor wait
-    for those of each other. `sent` is by rank and step, `end` that of each message and `of_stage` its stage.
-    """
-    span = int(max(end.max(initial=0), np.nanmax(sent, initial=0))) + 1
-    done = np.sort(of_stage * span + end)
-    row, at = np.nonzero(~np.isnan(sent))
-    last = np.searchsorted(done, stage[row] * span + sent[row, at].astype(np.int64), side="right") - 1
-    found = np.full(sent.shape, np.nan)
-    found[row, at] = np.where(last >= 0, np.append(done, -1)[last] - stage[row] * span, -1)
-    return np.where(found >= 0, found, np.nan)
 
 
 def _find_ready(begin: Floats, rank: Ints, end: Ints, over: Floats) -> Floats:
