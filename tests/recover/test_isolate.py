@@ -394,7 +394,7 @@ def test_a_slow_host_that_was_first_seen_as_a_slow_link_is_named_as_the_host(slo
     link = BadLink(first="h0", second="h1")
     empty = {"suspected": (), "condemned": (), "slow": (), "num_tests": 8, "num_rounds": 2}
     report = IsolationReport(trusted=tuple(hosts), bad_links=(link,), **empty)
-    state = SimpleNamespace(by_failures=lambda part: "good")
+    state = SimpleNamespace(by_failures=lambda: dict.fromkeys([(0,), (1,), (2,), (3,), (0, 1)], "good"))
     agents = SimpleNamespace(measure=measure, config=ProbeConfig())
     found = try_slow_ones(report, hosts, state, agents, lambda text: None)
     assert found.slow == found.condemned == (("h0",) if slow == "host" else ())

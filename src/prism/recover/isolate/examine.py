@@ -102,10 +102,11 @@ def try_slow_ones(
     host has failures, which the dead one explains.
     """
     number = {host: place for place, host in enumerate(hosts)}
-    verdicts = {host: state.by_failures((number[host],)) for host in hosts}
+    failing = state.by_failures()
+    verdicts = {host: failing[number[host],] for host in hosts}
     accused = [h for h in report.condemned if verdicts[h] != "bad"]
     accused += [h for h in report.suspected if verdicts[h] == "good"]
-    links = [b for b in report.bad_links if state.by_failures(_ends(b, number)) != "bad"]
+    links = [b for b in report.bad_links if failing[_ends(b, number)] != "bad"]
     if not (accused or links) or len(hosts) < MIN_HOSTS:
         return report
     random = np.random.default_rng(len(hosts))

@@ -110,10 +110,10 @@ class PairSearch:
             advice=_advise(open_ones, names),
         )
 
-    def by_failures(self, part: Part) -> Verdict:
-        """How a host or a link stands if every slow test is taken for a passed one."""
-        belief = self._weigh(self._passed + self._slow, self._failed - self._slow)[part]
-        return "bad" if belief >= _SURE else "unclear" if belief >= _POSSIBLE else "good"
+    def by_failures(self) -> dict[Part, Verdict]:
+        """How each host and each link stands if every slow test is taken for a passed one."""
+        beliefs = self._weigh(self._passed + self._slow, self._failed - self._slow)
+        return {p: "bad" if b >= _SURE else "unclear" if b >= _POSSIBLE else "good" for p, b in beliefs.items()}
 
     def _weigh(self, passed: NDArray[np.int64], failed: NDArray[np.int64]) -> dict[Part, float]:
         """The probability of every part being bad, over all explanations and rates."""

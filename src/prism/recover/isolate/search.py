@@ -114,16 +114,19 @@ class Search:
             advice=UNCLEAR if suspected else "",
         )
 
-    def by_failures(self, part: tuple[int, ...]) -> Verdict:
-        """How a host or a link stands if every slow test is taken for a passed one."""
-        config = self.config
-        if len(part) == 2:
-            return "bad" if self._broken.count(part) >= config.link_retests else "good"
-        slow = np.array([self._slow[host] for host in range(self.num_hosts)])
+    def by_failures(self) -> dict[tuple[int, ...], Verdict]:
+        """How each host, and each link that is told to be bad, stands if every slow test is taken for a passed one."""
+        config, hosts = self.config, range(self.num_hosts)
+        slow = np.array([self._slow[host] for host in hosts])
         usable = [s for s in self._broken if s not in self._bad_links]
-        belief = find_beliefs(self._passes + slow, usable, config.model)[part[0]]
-        before = find_beliefs(np.zeros_like(self._passes), [], config.model)[part[0]]
-        return "bad" if belief >= config.condemn_at else "unclear" if belief > before else "good"
+        before = find_beliefs(np.zeros_like(self._passes), [], config.model)
+        after = find_beliefs(self._passes + slow, usable, config.model)
+        found: dict[tuple[int, ...], Verdict] = {
+            (h,): "bad" if after[h] >= config.condemn_at else "unclear" if after[h] > before[h] else "good"
+            for h in hosts
+        }
+        times = Counter(self._broken)
+        return found | {link: "bad" if times[link] >= config.link_retests else "good" for link in self._bad_links}
 
     # -- deciding
 
