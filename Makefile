@@ -83,7 +83,7 @@ docs: $(READY)  ## write the reference pages, diagrams and pictures from the cod
 	$(BIN)/python tests/serve/remake_pictures.py docs
 
 mutants: $(READY)  ## change the code in small ways and count how often a test notices
-	$(BIN)/python scripts/mutate.py
+	$(BIN)/python proving/mutate.py
 
 load-test: $(READY)  ## the everyday suite beside busy processes and in random orders, again and again
 	sh scripts/load_runs.sh $(BIN)/python
@@ -95,29 +95,29 @@ release: $(READY)  ## build a wheel and an sdist, check them and install them in
 	sh scripts/release.sh $(BIN)/python
 
 bench: $(READY)  ## run every benchmark beside its peers and print the tables
-	@for script in $$(grep -l '__main__' benchmarks/*.py); do echo "== $$script"; $(BIN)/python $$script || exit 1; done
+	@for script in $$(grep -l '__main__' proving/benchmarks/*.py); do echo "== $$script"; $(BIN)/python $$script || exit 1; done
 
 corpus: $(READY)  ## make real jobs fail in every way we know, and score `prism explain` on their logs
-	$(BIN)/python scripts/make_corpus.py $(OUT)/corpus
-	$(BIN)/python benchmarks/explain_corpus.py $(OUT)/corpus
-	$(BIN)/python scripts/make_rank_corpus.py $(OUT)/rank-corpus
-	$(BIN)/python benchmarks/explain.py corpus $(OUT)/rank-corpus
+	$(BIN)/python proving/make_corpus.py $(OUT)/corpus
+	$(BIN)/python proving/benchmarks/explain_corpus.py $(OUT)/corpus
+	$(BIN)/python proving/make_rank_corpus.py $(OUT)/rank-corpus
+	$(BIN)/python proving/benchmarks/explain.py corpus $(OUT)/rank-corpus
 
 cluster-drill: $(READY)  ## drills over ssh and Slurm, two hosts and a spare on this machine; needs root
-	$(BIN)/python -m drills.cluster_drills --launcher ssh
-	$(BIN)/python -m drills.cluster_drills --launcher slurm
+	$(BIN)/python -m proving.drills.cluster_drills --launcher ssh
+	$(BIN)/python -m proving.drills.cluster_drills --launcher slurm
 
-kubernetes-drill: $(READY)  ## harm to jobs on a real Kubernetes API server (drills/kube_cluster.py says what it needs)
-	$(BIN)/python -m drills.kubernetes_drill
+kubernetes-drill: $(READY)  ## harm to jobs on a real Kubernetes API server (proving/drills/kube_cluster.py says what it needs)
+	$(BIN)/python -m proving.drills.kubernetes_drill
 
 drills: $(READY)  ## do harm to real training jobs in every way we know, and check that they recover
-	$(BIN)/python -m drills
+	$(BIN)/python -m proving.drills
 
 soak: $(READY)  ## 200 random faults on an unchanged Hugging Face script, beside torchrun --max-restarts (root)
-	$(BIN)/python -m drills.hf_soak --peer --ledger $(OUT)/soak.jsonl
+	$(BIN)/python -m proving.drills.hf_soak --peer --ledger $(OUT)/soak.jsonl
 
 slurm-drill: $(READY)  ## lose a node of a real Slurm on this machine (root, slurm-wlm, munge)
-	$(BIN)/python -m drills.slurm_drill
+	$(BIN)/python -m proving.drills.slurm_drill
 
 lab: $(READY)  ## real jobs between network namespaces, harmed and diagnosed (root, tcpdump, softflowd)
 	$(BIN)/prism lab --output $(OUT)/lab

@@ -13,7 +13,9 @@ EXPECTS = {"raises", "warns", "fail", "deprecated_call"}
 def main() -> int:
     """Print one line per such test; exit 1 where there are any."""
     trees = {
-        path: ast.parse(path.read_text()) for folder in ("tests", "drills") for path in (ROOT / folder).rglob("*.py")
+        path: ast.parse(path.read_text())
+        for folder in ("tests", "proving/drills")
+        for path in (ROOT / folder).rglob("*.py")
     }
     functions = [
         (path, node)

@@ -18,7 +18,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from prism.kernel_sources import KERNEL_SOURCES
-from prism.scenarios import load_scenario, make_scenario
+from prism.lab.scenarios import load_scenario, make_scenario
 from prism.serve.timeline.raster import warm_up
 from prism.simulate import Cluster, ClusterCosts, GraphBuilder, solve_shared
 

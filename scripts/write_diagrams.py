@@ -22,22 +22,21 @@ STYLE = (
     "</marker></defs>"
 )
 WHAT = {
-    "cli": "commands", "serve": "dashboard", "tour": "prism demo", "investigate": "one verdict",
-    "watch": "observe a stream", "place": "which cluster", "observe": "flows to findings", "traces": "recorder dumps",
-    "emulate": "virtual peers", "scenarios": "known truth", "characterize": "workload", "predict": "risk per part",
-    "recover": "restart, save", "evaluate": "scores", "simulate": "graph, costs", "explain": "logs to cause",
-    "collect": "reads flows", "testbed": "real hosts", "drawing": "charts", "records": "tables and files",
+    "cli": "commands", "serve": "dashboard", "lab": "known truth, the tour", "datacenter": "characterize, predict, place",
+    "recover": "restart, save", "observe": "flows to findings", "evidence": "traces, logs, one verdict",
+    "emulate": "virtual peers", "evaluate": "scores", "simulate": "graph, costs", "collect": "reads flows",
+    "drawing": "charts", "records": "tables and files",
 }  # fmt: skip
 LIFE = (
     ("exporter", "a switch or host writes a record", "IPFIX, sFlow, pcap, nfdump, CSV"),
-    ("collect/, records/", "recognised by content, units made equal, checked", "FLOWS"),
+    ("collect/", "recognised by content, units made equal, checked", "FLOWS"),
     ("observe/traffic/", "records that belong together become messages", "messages"),
     ("observe/jobs/", "endpoints that talk are one job", "jobs"),
     ("observe/parallelism/", "pairs and groups get a kind, the job its degrees", "Layout"),
     ("observe/steps/", "the job's time is cut into steps", "steps"),
     ("observe/findings/", "what is slow, who is the culprit, what it costs", "FINDINGS"),
     ("observe/timeline/, report/", "drawn as spans and told in words", "SPANS, report.html, --json"),
-    ("serve/, investigate/", "shown beside everything else known of the job", "pages, verdict"),
+    ("serve/, evidence/fusion/", "shown beside everything else known of the job", "pages, verdict"),
 )
 
 

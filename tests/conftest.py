@@ -20,15 +20,15 @@ ROOT = Path(__file__).parents[1]
 # for by all other workers (`--no-loadscope-reorder` in pyproject.toml keeps this order).
 LONG_FILES = (
     "evaluate/test_evaluate_command.py",
-    "drills/test_drills.py",
+    "proving/drills/test_drills.py",
     "emulate/test_script_runs.py",
-    "testbed/test_lab.py",
+    "lab/testbed/test_lab.py",
     "docs/test_walks.py",
     "recover/test_writer_process.py",
     "recover/test_checkpointer.py",
     "docs/test_tutorials.py",
-    "watch/test_watch.py",
-    "watch/test_watch_survival.py",
+    "observe/watch/test_watch.py",
+    "observe/watch/test_watch_survival.py",
     "serve/test_serve_browser_statements.py",
     "serve/test_serve_browser.py",
     "serve/test_serve_clients.py",
@@ -36,7 +36,7 @@ LONG_FILES = (
     "evaluate/test_harness.py",
     "evaluate/test_escapes.py",
     "observe/test_findings.py",
-    "characterize/test_generated_traces.py",
+    "datacenter/characterize/test_generated_traces.py",
 )
 
 

@@ -15,11 +15,12 @@ choose_cache_folder()
 
 _NAMES = {
     "prism.records": (
-        "FINDINGS FLOWS JOBS LOG OPS SPANS TOPOLOGY Culprit Finding Layout Verdict read_flows read_table scan_flows "
-        "write_chrome_trace write_flows write_perfetto write_table"
+        "FINDINGS FLOWS JOBS LOG OPS SPANS TOPOLOGY Culprit Finding Layout Verdict read_table "
+        "write_chrome_trace write_perfetto write_table"
     ),
+    "prism.collect.tables": "read_flows scan_flows write_flows",
     "prism.observe": "Diagnosis build_timeline diagnose",
-    "prism.scenarios": "load_scenario make_scenario random_scenario",
+    "prism.lab.scenarios": "load_scenario make_scenario random_scenario",
     "prism.simulate": "Graph GraphBuilder solve verify",
     "prism.errors": "InputError PrismError",
 }

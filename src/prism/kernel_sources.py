@@ -14,7 +14,8 @@ KERNEL_SOURCES = (
     "collect/templates.py",
     "collect/torn_bursts.py",
     "errors.py",
-    "explain/automaton.py",
+    "evidence/logs/automaton.py",
+    "evidence/traces/trace_events.py",
     "observe/findings/collectives.py",
     "observe/findings/residuals.py",
     "observe/findings/scoring.py",
@@ -51,5 +52,4 @@ KERNEL_SOURCES = (
     "simulate/solving/sharing.py",
     "simulate/solving/windows.py",
     "simulate/solving/wiring.py",
-    "traces/trace_events.py",
 )

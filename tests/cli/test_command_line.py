@@ -15,7 +15,7 @@ from typer.testing import CliRunner
 import prism
 from prism.cli.main import app
 from prism.cli.terminal import verbosity
-from prism.records import write_flows
+from prism.collect.tables import write_flows
 
 ROOT = Path(__file__).parents[2]
 PRISM = [sys.executable, "-m", "prism.cli.main"]

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-FUZZER = Path(__file__).parents[2] / "benchmarks" / "cli_fuzz.py"
+FUZZER = Path(__file__).parents[2] / "proving" / "benchmarks" / "cli_fuzz.py"
 
 
 @pytest.mark.slow

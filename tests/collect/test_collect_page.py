@@ -24,8 +24,8 @@ from test_topology import addresses
 from typer.testing import CliRunner
 
 from prism.cli.main import app
-from prism.records import write_flows
-from prism.watch.stream import Watch
+from prism.collect.tables import write_flows
+from prism.observe.watch.stream import Watch
 
 __all__ = ["brokers", "clickhouse", "nfcapd_file"]  # fixtures
 DOCS = Path(__file__).parents[2] / "docs"

@@ -11,11 +11,12 @@ import pytest
 
 from prism.collect import load_inputs
 from prism.collect.port_counters import measure_ports
+from prism.collect.tables import write_flows
 from prism.errors import InputError
 from prism.observe.diagnosis import Diagnosis
 from prism.observe.port_evidence import add_ports
 from prism.observe.traffic.preparation import prepare_traffic
-from prism.records import TOPOLOGY, Finding, write_flows
+from prism.records import TOPOLOGY, Finding
 from prism.records.findings import Culprit
 
 T = 1_700_000_000

@@ -11,7 +11,8 @@ from typer.testing import CliRunner
 
 from prism.cli.main import app
 from prism.collect.flow_check import check_flows
-from prism.records import FLOWS, write_flows
+from prism.collect.tables import write_flows
+from prism.records import FLOWS
 
 T = 1_700_000_000 * 10**9
 MS = 10**6

@@ -22,9 +22,9 @@ from udp_ports import wait_until_open, wait_until_read
 
 from prism.cli.main import app
 from prism.collect import load_inputs
+from prism.collect.tables import FlowOptions
+from prism.collect.tables.aliases import parse_columns
 from prism.errors import InputError
-from prism.records import FlowOptions
-from prism.records.flow_aliases import parse_columns
 
 T = 1_700_000_000 * 10**9
 MS = 10**6

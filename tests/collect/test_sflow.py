@@ -24,7 +24,13 @@ from sflow_bytes import counter_sample, flow_sample, raw_header, sflow
 
 from prism.collect import Collector, load_inputs, open_source
 from prism.collect.port_counters import PortCounters, measure_ports
-from prism.records.flow_samples import are_samples, find_samples, put_together, rebuild_transfers, samples_per_transfer
+from prism.collect.tables.samples import (
+    are_samples,
+    find_samples,
+    put_together,
+    rebuild_transfers,
+    samples_per_transfer,
+)
 
 T = 1_700_000_000 * 10**9
 MS = 10**6

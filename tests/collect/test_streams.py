@@ -23,8 +23,8 @@ from hypothesis import strategies as st
 from prism.collect import SourceConfig, SourceCounts, load_inputs, open_source
 from prism.collect.goflow import cut_delimited, decode_messages
 from prism.collect.messages import MessageDecoder
+from prism.collect.tables.aliases import parse_columns
 from prism.errors import BadConfigError
-from prism.records.flow_aliases import parse_columns
 
 confluent_kafka = pytest.importorskip("confluent_kafka")
 T = 1_700_000_000 * 10**9

@@ -14,8 +14,8 @@ from prism.cli.main import app
 from prism.collect.topology_files import read_topology_sources
 from prism.collect.topology_guess import guess_topology
 from prism.errors import InputError
+from prism.lab.scenarios import load_scenario, make_scenario
 from prism.records import TOPOLOGY, read_table
-from prism.scenarios import load_scenario, make_scenario
 
 EXPECTED = [("10.0.0.1", "node-1", 0, "leaf-1"), ("10.0.1.1", "node-1", 1, "leaf-2")]
 

@@ -21,7 +21,7 @@ LONG = {"finding"}  # diagnoses three times
 )
 def test_a_walk_leads_where_it_says(page: Path, tmp_path: Path) -> None:
     shutil.copytree(ROOT / "src", tmp_path / "src")
-    for path in ("tests/explain/test_explain_rules.py", "tests/conftest.py", "pyproject.toml"):
+    for path in ("tests/evidence/logs/test_explain_rules.py", "tests/conftest.py", "pyproject.toml"):
         (tmp_path / path).parent.mkdir(parents=True, exist_ok=True)
         shutil.copy(ROOT / path, tmp_path / path)
     assert follow(page, tmp_path, run_in_copy) >= 2

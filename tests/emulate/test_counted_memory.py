@@ -30,7 +30,7 @@ def test_what_is_counted_is_what_the_allocator_hands_out(layout: str) -> None:
 @pytest.mark.slow
 def test_real_gloo_ranks_hold_what_is_counted(tmp_path: Path) -> None:
     script = [str(ROOT / "examples" / "gpt" / "train.py"), *SIZES, "--data", "fsdp", "--steps", "2"]
-    wrapper = [str(ROOT / "benchmarks" / "emulate_cpu_peak.py"), str(tmp_path / "peak")]
+    wrapper = [str(ROOT / "proving" / "benchmarks" / "emulate_cpu_peak.py"), str(tmp_path / "peak")]
     torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
     subprocess.run([*torchrun, *wrapper, *script], check=True, capture_output=True)
     emulate = [sys.executable, "-m", "prism.cli.main", "emulate", "--world-size", "2", "--no-measure-host", "--json"]

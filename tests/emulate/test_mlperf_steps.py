@@ -5,7 +5,7 @@ from __future__ import annotations
 import polars as pl
 import pytest
 
-from benchmarks.mlperf_steps import fit_factor, layer_of, slowest_of, state_gib, step_seconds, write_step
+from proving.benchmarks.mlperf_steps import fit_factor, layer_of, slowest_of, state_gib, step_seconds, write_step
 
 RUN = {
     "benchmark": "llama2_70b_lora",

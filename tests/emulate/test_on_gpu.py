@@ -19,7 +19,7 @@ from prism.emulate.launch import LaunchConfig, ScriptError, run_ranks
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")]
 
 HELD = Path(__file__).parent / "scripts" / "held.py"
-STAGED = Path(__file__).parents[2] / "benchmarks" / "emulate_staged_gloo.py"
+STAGED = Path(__file__).parents[2] / "proving" / "benchmarks" / "emulate_staged_gloo.py"
 TRAIN = Path(__file__).parents[2] / "examples" / "gpt" / "train.py"
 SIZE = ("--width", "256", "--layers", "2", "--steps", "5", "--device", "cuda", "--backend", "gloo", "--vocab", "1024")
 

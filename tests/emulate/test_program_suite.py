@@ -67,7 +67,7 @@ def test_board_at_the_smallest_world(name: str, tmp_path: Path):
     for package in ("transformers", "accelerate", "lightning", "deepspeed"):
         if f"import {package}" in (text := (PROGRAMS / case["script"][0]).read_text()) or f"from {package}" in text:
             pytest.importorskip(package)
-    board = [sys.executable, str(ROOT / "benchmarks" / "emulate_programs.py"), str(PROGRAMS)]
+    board = [sys.executable, str(ROOT / "proving" / "benchmarks" / "emulate_programs.py"), str(PROGRAMS)]
     world = str(min(case["worlds"]))
     subprocess.run(
         [*board, "--only", name, "--worlds", world, "--output", str(results)], check=True, capture_output=True

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
-sys.path.append(str(ROOT / "benchmarks"))
+sys.path.append(str(ROOT / "proving" / "benchmarks"))
 
 from emulate_programs import MODULES, Case, read_cases, run_case  # noqa: E402
 

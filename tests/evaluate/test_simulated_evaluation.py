@@ -8,7 +8,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from benchmarks.evaluate_cluster import Links, SharedLinks, SimulatedRun, simulate_evaluation
 from prism.evaluate.schedule import events
 from prism.evaluate.schedule.bound import Supply, lower_bound_s
 from prism.evaluate.schedule.packing import Work
@@ -16,6 +15,7 @@ from prism.evaluate.schedule.priors import Prior, Priors, Record
 from prism.evaluate.schedule.scheduler import Scheduler, SchedulerConfig
 from prism.evaluate.schedule.transfers import TransferPolicy
 from prism.evaluate.schedule.trials import Checkpoint, Dataset, Node, Worker
+from proving.benchmarks.evaluate_cluster import Links, SharedLinks, SimulatedRun, simulate_evaluation
 
 MODEL = Checkpoint(name="m", path="", bytes=4_000, parameters=10)
 LINKS = Links(node=1_000.0)  # a load takes 4 s

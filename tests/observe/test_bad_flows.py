@@ -15,11 +15,11 @@ from hypothesis import strategies as st
 from typer.testing import CliRunner
 
 from prism.cli.main import app
+from prism.lab.scenarios import ScenarioRun, load_scenario, make_scenario
 from prism.observe import Diagnosis, build_timeline, diagnose
 from prism.observe.llmprism import diagnose_as_published
 from prism.observe.report.page import render_report
 from prism.records import FLOWS, TOPOLOGY
-from prism.scenarios import ScenarioRun, load_scenario, make_scenario
 
 Method = Callable[[pl.DataFrame, pl.DataFrame | None], Diagnosis]
 METHODS = pytest.mark.parametrize("method", [diagnose, diagnose_as_published], ids=["prism", "paper"])

@@ -9,13 +9,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from prism.lab.scenarios import make_scenario, random_scenario
+from prism.lab.scenarios.measurement import Measurement
 from prism.observe.jobs.grouping import recognise_jobs
 from prism.observe.jobs.step_counts import StreamStarts, choose_period, count_steps, holds_most, time_rests
 from prism.observe.traffic.clock_offsets import align_clocks
 from prism.observe.traffic.period import pack_starts as pack_times
 from prism.observe.traffic.preparation import prepare_traffic
-from prism.scenarios import make_scenario, random_scenario
-from prism.scenarios.measurement import Measurement
 
 
 def pack_starts(lengths_ms: list[int], micro_batches: int) -> list[StreamStarts]:

@@ -21,6 +21,7 @@ import prism.cli.terminal
 from prism.cli.diagnose import show_diagnosis
 from prism.cli.main import app
 from prism.drawing.charts import Band, Series, draw_lines
+from prism.lab.scenarios import ScenarioRun, load_scenario, make_scenario, write_scenario
 from prism.observe import Diagnosis, diagnose
 from prism.observe.report.links import LINKS, measure_links
 from prism.observe.report.outputs import write_outputs
@@ -31,7 +32,6 @@ from prism.observe.report.words import MEANINGS, sparkline
 from prism.records import SPANS, Culprit, Finding, read_table
 from prism.records.findings import FindingKind
 from prism.records.topology import TOPOLOGY
-from prism.scenarios import ScenarioRun, load_scenario, make_scenario, write_scenario
 
 FILES = {
     "report.html", "diagnosis.json", "timeline.parquet", "timeline.perfetto-trace", "links.parquet", "topology.csv",

@@ -8,11 +8,11 @@ from pathlib import Path
 import polars as pl
 import pytest
 
+from prism.lab.scenarios import load_scenario, make_scenario
 from prism.observe import Diagnosis, build_timeline, diagnose
 from prism.records import SPANS
-from prism.scenarios import load_scenario, make_scenario
 
-sys.path.append(str(Path(__file__).parents[2] / "benchmarks"))
+sys.path.append(str(Path(__file__).parents[2] / "proving" / "benchmarks"))
 from observe_score import Score, score
 from recorded_jobs import Placement, RecordedJob, place_job
 

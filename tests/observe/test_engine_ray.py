@@ -7,12 +7,12 @@ import polars as pl
 import pytest
 
 from prism.errors import BadConfigError
+from prism.lab.scenarios import ScenarioRun, load_scenario, make_scenario
 from prism.observe import diagnose
 from prism.observe.diagnose import study_jobs
 from prism.observe.engine_ray import _start, diagnose_on_ray, part_of
 from prism.observe.jobs.grouping import recognise_jobs
 from prism.observe.traffic.preparation import prepare_traffic
-from prism.scenarios import ScenarioRun, load_scenario, make_scenario
 
 
 @pytest.fixture(scope="module")

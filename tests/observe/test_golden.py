@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
+from prism.lab.scenarios import load_scenario, make_scenario
 from prism.observe import diagnose
-from prism.scenarios import load_scenario, make_scenario
 
 OUTLINES = Path(__file__).parent / "golden" / "outlines.json"
 NAMES = (

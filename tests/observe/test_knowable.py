@@ -8,7 +8,7 @@ from typing import Any
 
 import polars as pl
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "benchmarks"))
+sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "proving" / "benchmarks"))
 
 from observe_knowable import find_reason
 

@@ -10,6 +10,9 @@ import numpy as np
 import polars as pl
 import pytest
 
+from prism.lab.scenarios import make_scenario, random_scenario
+from prism.lab.scenarios.measurement import Measurement
+from prism.lab.scenarios.scenario import Scenario
 from prism.observe.diagnose import diagnose, study_jobs
 from prism.observe.parallelism.gradient_groups import NO_GRADIENT_GROUPS, GradientGroups
 from prism.observe.parallelism.layout_model import Degrees, RankCount, rank_layouts
@@ -18,9 +21,6 @@ from prism.observe.parallelism.message_streams import _leave_runs, _spread_beyon
 from prism.observe.parallelism.pairs import choose_kind
 from prism.observe.parallelism.rank_counts import Ranks
 from prism.observe.parallelism.stages import NO_STAGES
-from prism.scenarios import make_scenario, random_scenario
-from prism.scenarios.measurement import Measurement
-from prism.scenarios.scenario import Scenario
 
 DEGREES = ("dp", "pp", "tp", "cp", "ep")
 SAMPLED = Measurement(lost=0.01, clock_offset_ms=1.0, sampling_rate=10, with_exporter=True)

@@ -8,12 +8,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from prism.lab.scenarios import load_scenario, make_scenario
 from prism.observe import Diagnosis, diagnose
 from prism.observe.llmprism import diagnose_as_published, draw_published_timeline
 from prism.observe.traffic.change_points import find_changes
 from prism.observe.traffic.preparation import prepare_traffic
 from prism.records import SPANS, TOPOLOGY
-from prism.scenarios import load_scenario, make_scenario
 
 STEP_NS = 1_000_000_000
 

@@ -11,7 +11,7 @@ from plain_jobs import Made, PlainJob, make_jobs
 
 from prism.observe import diagnose
 
-sys.path.append(str(Path(__file__).parents[2] / "benchmarks"))
+sys.path.append(str(Path(__file__).parents[2] / "proving" / "benchmarks"))
 from observe_score import Score, score
 
 

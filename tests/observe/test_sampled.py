@@ -10,12 +10,12 @@ import numpy as np
 import polars as pl
 import pytest
 
+from prism.collect.tables.samples import put_together
+from prism.lab.scenarios import load_scenario, make_scenario
+from prism.lab.scenarios.run import ScenarioRun
 from prism.observe.diagnose import diagnose
 from prism.observe.sampled import SampledConfig, keep_certain
 from prism.records.findings import Culprit, Finding
-from prism.records.flow_samples import put_together
-from prism.scenarios import load_scenario, make_scenario
-from prism.scenarios.run import ScenarioRun
 
 
 @pytest.fixture(scope="module")

@@ -8,16 +8,16 @@ from pathlib import Path
 
 import pytest
 
-sys.path.append(str(Path(__file__).parents[2] / "benchmarks"))
+sys.path.append(str(Path(__file__).parents[2] / "proving" / "benchmarks"))
 from observe_captures import Board, print_reliability, score_capture
 from observe_scoreboard import FIGURES, Tally, score_one, score_or_fail
-from prism.scenarios import load_scenario, make_scenario
+from prism.lab.scenarios import load_scenario, make_scenario
 
-BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
+BENCHMARKS = Path(__file__).parents[2] / "proving" / "benchmarks"
 IMPORTS = """
 import sys
 import observe_findings_score, observe_score, observe_scoreboard
-import prism.observe, prism.observe.llmprism, prism.scenarios
+import prism.observe, prism.observe.llmprism, prism.lab.scenarios
 print(sorted({"typer", "rich", "click", "torch", "ray"} & set(sys.modules)))
 """
 

@@ -7,11 +7,11 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from benchmarks.world.captures import Capture, Made, make_capture
-from benchmarks.world.fabric import DUAL_TOR, RAIL, TREE, FabricConfig
-from benchmarks.world.life import Program
-from benchmarks.world.site import Site
 from prism.observe import Diagnosis, diagnose
+from proving.benchmarks.world.captures import Capture, Made, make_capture
+from proving.benchmarks.world.fabric import DUAL_TOR, RAIL, TREE, FabricConfig
+from proving.benchmarks.world.life import Program
+from proving.benchmarks.world.site import Site
 
 RAILS_4 = FabricConfig(kind=RAIL, num_hosts=4, hosts_per_leaf=4)
 TWO_NICS_4 = FabricConfig(kind=TREE, num_hosts=4, nics_per_host=2, hosts_per_leaf=4)

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-sys.path.append(str(Path(__file__).parents[2] / "benchmarks"))
+sys.path.append(str(Path(__file__).parents[2] / "proving" / "benchmarks"))
 from observe_sensitivity import Change, Search, Threshold, _read_file, list_thresholds, search, tabulate, write_page
 
 SOURCE = '''

@@ -10,10 +10,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from benchmarks.world_c.capture import simulate, write
-from benchmarks.world_c.kinds import KINDS
+from prism.collect.tables import read_flows
 from prism.observe import Diagnosis, diagnose
-from prism.records import TOPOLOGY, read_flows, read_table
+from prism.records import TOPOLOGY, read_table
+from proving.benchmarks.world_c.capture import simulate, write
+from proving.benchmarks.world_c.kinds import KINDS
 
 
 def look(folder: Path, name: str) -> tuple[Diagnosis, list[dict[str, Any]]]:

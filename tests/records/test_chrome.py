@@ -13,11 +13,11 @@ import polars as pl
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from traces import finding, finding_tables, in_order, slices_wanted, span, span_tables, to_spans, without
 
 from prism.errors import InputError
 from prism.records import SPANS
 from prism.records.chrome import SLICES_PER_BATCH, write_chrome_trace
-from traces import finding, finding_tables, in_order, slices_wanted, span, span_tables, to_spans, without
 
 
 def write(spans: pl.DataFrame, findings: pl.DataFrame | None = None) -> str:

@@ -11,8 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from polars.testing import assert_frame_equal
 
+from prism.collect.tables import FlowOptions, load_flows, read_flows, scan_flows, write_flows
 from prism.errors import InputError
-from prism.records import FLOWS, TOPOLOGY, FlowOptions, load_flows, read_flows, read_table, scan_flows, write_flows
+from prism.records import FLOWS, TOPOLOGY, read_table
 
 START = 1_700_000_000_123_456_789
 GOOD = pl.DataFrame(

@@ -8,8 +8,8 @@ from collections.abc import Sequence
 import polars as pl
 import pytest
 
-from prism.records.flow_finishing import are_whole_seconds
-from prism.records.flow_samples import (
+from prism.collect.tables.finishing import are_whole_seconds
+from prism.collect.tables.samples import (
     are_samples,
     describe_samples,
     find_samples,

@@ -9,13 +9,14 @@ import polars as pl
 import pytest
 from test_flow_files import GOOD, START
 
+from prism.collect.tables import FlowOptions, load_flows, read_flows, scan_flows, write_flows
+from prism.collect.tables.aliases import Alias, find_aliases
+from prism.collect.tables.files import make_flows
+from prism.collect.tables.plan import typed_csv_columns
 from prism.errors import BadFileError, BadRowError, InputError
-from prism.records import FlowOptions, files, load_flows, read_flows, scan_flows, write_flows
 from prism.records import compression as compressed
+from prism.records import files
 from prism.records.delimited import is_flow_message
-from prism.records.flow_aliases import Alias, find_aliases
-from prism.records.flow_files import make_flows
-from prism.records.flow_plan import typed_csv_columns
 from prism.records.json_tables import _DEEPEST, _to_text, read_json_lines
 from prism.records.settings import parse_mapping
 from prism.records.text_tables import find_text_table

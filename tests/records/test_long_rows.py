@@ -8,8 +8,9 @@ from pathlib import Path
 import polars as pl
 import pytest
 
+from prism.collect.tables import FlowOptions, load_flows
 from prism.errors import BadRowError
-from prism.records import TOPOLOGY, FlowOptions, load_flows, read_table
+from prism.records import TOPOLOGY, read_table
 from prism.records.files import read_whole
 from prism.records.long_rows import _count_most_separators
 

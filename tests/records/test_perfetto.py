@@ -12,11 +12,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from perfetto.protos.perfetto.trace.perfetto_trace_pb2 import Trace, TracePacket, TrackDescriptor, TrackEvent
+from traces import finding, finding_tables, in_order, slices_wanted, span, span_tables, to_spans, without
 
 from prism.errors import InputError
 from prism.records import SPANS
 from prism.records.perfetto import EVENTS_PER_CHUNK, write_perfetto
-from traces import finding, finding_tables, in_order, slices_wanted, span, span_tables, to_spans, without
 
 CLEARED, NEEDED = TracePacket.SEQ_INCREMENTAL_STATE_CLEARED, TracePacket.SEQ_NEEDS_INCREMENTAL_STATE
 

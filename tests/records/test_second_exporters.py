@@ -5,7 +5,7 @@ from __future__ import annotations
 import polars as pl
 import pytest
 
-from prism.records.second_exporters import find_second_exporters
+from prism.collect.tables.second_exporters import find_second_exporters
 
 SCHEMA = {"src": pl.String, "dst": pl.String, "start_ns": pl.Int64, "end_ns": pl.Int64, "bytes": pl.Int64}
 Row = tuple[str, str, int, int | None, int, str]  # and who reports it

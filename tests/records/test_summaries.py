@@ -7,8 +7,8 @@ from dataclasses import replace
 import polars as pl
 import pytest
 
+from prism.collect.tables.summary import endpoints_of, summarize_flows
 from prism.errors import BadRowError
-from prism.records.flow_summary import endpoints_of, summarize_flows
 from prism.records.ports import PortLoad
 
 FLOWS = pl.DataFrame(

@@ -7,9 +7,9 @@ from pathlib import Path
 import polars as pl
 import pytest
 
+from prism.collect.tables import FlowOptions, load_flows
+from prism.collect.tables.aliases import parse_columns
 from prism.errors import InputError
-from prism.records import FlowOptions, load_flows
-from prism.records.flow_aliases import parse_columns
 
 T = 1_795_000_000 * 10**9
 MS = 10**6

@@ -13,10 +13,10 @@ from typing import Any
 
 import polars as pl
 import pytest
+from traces import finding, span, to_spans
 
 from prism.records.chrome import write_chrome_trace
 from prism.records.perfetto import write_perfetto
-from traces import finding, span, to_spans
 
 EPOCH = 1_763_000_000_123_456_789
 ERRORS = "select name, value from stats where value > 0 and severity != 'info'"

@@ -10,9 +10,9 @@ from pathlib import Path
 import polars as pl
 import pytest
 from hypothesis import given
+from traces import finding, span, span_tables, to_spans
 
 from prism.records.tracks import gather_slices, lay_out_tracks
-from traces import finding, span, span_tables, to_spans
 
 
 def cross(one: tuple[int, int], other: tuple[int, int]) -> bool:

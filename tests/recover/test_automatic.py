@@ -108,7 +108,7 @@ def test_a_script_that_fails_after_its_last_step_does_not_train_for_it_again(
     tmp_path: Path, package: str, script: str, steps: int
 ):
     pytest.importorskip(package)
-    program = Path(__file__).parents[2] / "drills" / "trainers" / script
+    program = Path(__file__).parents[2] / "proving" / "drills" / "trainers" / script
     variables = {**os.environ, **AutomaticCheckpoints(enabled=True).variables(tmp_path), "WORKERS": "0"}
     words = [sys.executable, str(program), str(tmp_path / "out"), str(steps)]
     first, again = (subprocess.run(words, env=variables, capture_output=True, text=True, check=True) for _ in range(2))

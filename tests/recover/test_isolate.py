@@ -17,8 +17,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from benchmarks.isolate_fleet import Faults, Fleet, draw_faults
-from benchmarks.isolate_two_rounds import find_by_two_rounds
 from prism.errors import BadConfigError
 from prism.recover.isolate.agents import Agents, Measured, ProbeConfig
 from prism.recover.isolate.beliefs import FailureModel, find_beliefs
@@ -29,6 +27,8 @@ from prism.recover.isolate.probe import read_counters
 from prism.recover.isolate.proof import ProofConfig, Trial, prove_slow
 from prism.recover.isolate.report import BadLink, IsolationReport
 from prism.recover.isolate.search import Search, SearchConfig
+from proving.benchmarks.isolate_fleet import Faults, Fleet, draw_faults
+from proving.benchmarks.isolate_two_rounds import find_by_two_rounds
 
 
 def search(num_hosts: int, faults: Faults, seed: int = 0, config: SearchConfig | None = None):

@@ -1,4 +1,4 @@
-"""What a real API server answered (Kubernetes 1.20.2; `python -m drills.kube_record`), read by what reads them."""
+"""What a real API server answered (Kubernetes 1.20.2; `python -m proving.drills.kube_record`), read by what reads them."""
 
 from __future__ import annotations
 

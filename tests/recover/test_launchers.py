@@ -14,10 +14,6 @@ import pytest
 import yaml
 from fake_launcher import FakeLauncher
 
-from drills.kube_cluster import KubeCluster, why_no_kubernetes
-from drills.kube_stage import workload
-from drills.slurm_cluster import SlurmCluster, why_no_slurm
-from drills.ssh_hosts import SshHosts, why_no_ssh_hosts
 from prism.errors import BadConfigError
 from prism.recover.progress import RunOrders, attempt_dir
 from prism.recover.supervise.config import LaunchSettings
@@ -28,6 +24,10 @@ from prism.recover.supervise.launchers.local import LocalLauncher
 from prism.recover.supervise.launchers.processes import find_marked
 from prism.recover.supervise.launchers.slurm import SlurmLauncher
 from prism.recover.supervise.launchers.ssh import SshLauncher
+from proving.drills.kube_cluster import KubeCluster, why_no_kubernetes
+from proving.drills.kube_stage import workload
+from proving.drills.slurm_cluster import SlurmCluster, why_no_slurm
+from proving.drills.ssh_hosts import SshHosts, why_no_ssh_hosts
 
 
 @pytest.fixture(scope="module")

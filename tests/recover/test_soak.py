@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from drills import hf_soak
-from drills.soak_faults import Fault, Harm
-from drills.soak_ledger import Tally
-from drills.stage import DrillError
+from proving.drills import hf_soak
+from proving.drills.soak_faults import Fault, Harm
+from proving.drills.soak_ledger import Tally
+from proving.drills.stage import DrillError
 
 
 class Run:

@@ -206,7 +206,7 @@ def test_tcp_rings_cost_their_steps_and_their_bytes_twice() -> None:
     ],
 )
 def test_gloo_over_loopback_is_within_its_band(kind, ranks, size, microseconds) -> None:
-    # Medians of gloo in torch 2.11 on one host of 16 x86 cores; benchmarks/collectives.py has the whole table.
+    # Medians of gloo in torch 2.11 on one host of 16 x86 cores; proving/benchmarks/collectives.py has the whole table.
     base = load_cluster("ethernet-host")
     cluster = replace(base, gpus_per_host=8)
     found = estimate(kind, size, spread_evenly(ranks, 1, cluster), cluster)

@@ -15,7 +15,7 @@ from prism.simulate.cluster_file import load_cluster, preset_names
 from prism.simulate.costs import estimate
 from prism.simulate.placement import spread_evenly
 
-BENCHMARK = Path(__file__).parents[2] / "benchmarks" / "simulate_coverage.py"
+BENCHMARK = Path(__file__).parents[2] / "proving" / "benchmarks" / "simulate_coverage.py"
 GIB = 2**30
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-BENCHMARK = Path(__file__).parents[2] / "benchmarks" / "simulate_simgrid.py"
+BENCHMARK = Path(__file__).parents[2] / "proving" / "benchmarks" / "simulate_simgrid.py"
 
 
 @pytest.fixture(scope="module")

@@ -14,7 +14,9 @@ ROOT = Path(__file__).parents[2]
 
 @pytest.fixture(scope="module")
 def figures(shared_data: Path) -> pl.DataFrame:
-    spec = importlib.util.spec_from_file_location("straggler_benchmark", ROOT / "benchmarks" / "straggler.py")
+    spec = importlib.util.spec_from_file_location(
+        "straggler_benchmark", ROOT / "proving" / "benchmarks" / "straggler.py"
+    )
     assert spec is not None and spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     sys.modules[spec.name] = module  # its dataclasses look themselves up there

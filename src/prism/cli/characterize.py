@@ -16,7 +16,7 @@ from prism.cli.terminal import note, progress, show, show_json, table
 if TYPE_CHECKING:
     import polars as pl
 
-    from prism.characterize import Characterization, CharacterizeOptions, Comparison
+    from prism.datacenter.characterize import Characterization, CharacterizeOptions, Comparison
 
 EPILOG = examples(
     "prism characterize trace_seren.csv --cluster seren --output report",
@@ -108,7 +108,7 @@ def characterize_traces(
     json_output: JsonFlag = False,
 ) -> None:
     """Report what a datacenter's GPUs were used for, lost to and waited for, beside five published ones."""
-    from prism.characterize import CharacterizeOptions, Profile, parse_choices, read_profile, write_profile
+    from prism.datacenter.characterize import CharacterizeOptions, Profile, parse_choices, read_profile, write_profile
 
     names = cluster or []
     known = read_profile(profile) if profile else Profile()
@@ -156,7 +156,7 @@ class Reports(NamedTuple):
 
 
 def _check_use(traces: list[Path], names: list[str], source: str | None, since: str | None, every: int | None) -> None:
-    from prism.characterize.live import SOURCES
+    from prism.datacenter.characterize.live import SOURCES
     from prism.errors import BadConfigError
 
     if source is None and not traces:
@@ -175,7 +175,7 @@ def _check_use(traces: list[Path], names: list[str], source: str | None, since: 
 
 def _follow(source: str, since: str | None, store: Path | None, options: CharacterizeOptions, to: Reports) -> None:
     """Report on a running system, once or every so often."""
-    from prism.characterize.live import DEFAULT_SINCE, fetch_sacct, list_objects, watch_objects
+    from prism.datacenter.characterize.live import DEFAULT_SINCE, fetch_sacct, list_objects, watch_objects
 
     done = 0
     with tempfile.TemporaryDirectory() as folder:
@@ -196,7 +196,7 @@ def _follow(source: str, since: str | None, store: Path | None, options: Charact
 
 
 def _report(traces: list[Path], names: list[str], options: CharacterizeOptions, to: Reports) -> None:
-    from prism.characterize import characterize, compare, write_document, write_report
+    from prism.datacenter.characterize import characterize, compare, write_document, write_report
 
     reports = []
     for index, path in enumerate(traces):
@@ -219,7 +219,7 @@ def _report(traces: list[Path], names: list[str], options: CharacterizeOptions, 
 
 def _show_first_page(report: Characterization) -> None:
     """What was bought, used and lost, and what to do first."""
-    from prism.characterize.first_page import (
+    from prism.datacenter.characterize.first_page import (
         HEADS,
         action_rows,
         change_rows,
@@ -251,7 +251,7 @@ def _show_report(report: Characterization) -> None:
     """One trace's tables."""
     import polars as pl
 
-    from prism.characterize.report import ADVICE_HEAD, advice_rows, summary_rows
+    from prism.datacenter.characterize.report import ADVICE_HEAD, advice_rows, summary_rows
 
     found = report.study
     title = f"{report.name}  ({report.trace.path.name}, {report.trace.columns.format} columns)"
@@ -325,7 +325,7 @@ def _show_faults(report: Characterization) -> None:
 
 
 def _show_comparison(comparison: Comparison) -> None:
-    from prism.characterize.comparison import METRICS, say
+    from prism.datacenter.characterize.comparison import METRICS, say
 
     values = {(c, m): v for c, m, v in comparison.table.select("cluster", "metric", "value").iter_rows()}
     clusters = comparison.table["cluster"].unique(maintain_order=True).to_list()

@@ -29,7 +29,7 @@ def run_compare(
     json: JsonFlag = False,
 ) -> None:
     """Say which parts of a step account for the difference between two timelines."""
-    from prism.investigate import compare_timelines
+    from prism.evidence.fusion import compare_timelines
 
     found = compare_timelines(_read_timeline(expected), _read_timeline(observed))
     if json:
@@ -51,9 +51,9 @@ def _read_timeline(path: Path) -> pl.DataFrame:
     """The timeline in the folder of a command, the file itself, or the profiler traces of a folder."""
     import polars as pl
 
+    from prism.evidence.traces import read_profile, write_spans
+    from prism.evidence.traces.kineto import looks_like_trace
     from prism.records import SPANS, read_table
-    from prism.traces import read_profile, write_spans
-    from prism.traces.kineto import looks_like_trace
 
     if not path.is_dir():
         return read_table(path, SPANS)

@@ -14,7 +14,7 @@ from prism.version import __version__
 
 def write_crash_file(error: BaseException, arguments: list[str]) -> Path | None:
     """Write the stack of an error to a new private file; None where no file can be written."""
-    from prism.explain.secrets import mask
+    from prism.evidence.logs.secrets import mask
 
     # Values of options and file names may be private, so only the names of commands and options are kept.
     words = [w.split("=")[0] if w.startswith("-") else (w if w.isalpha() and w.islower() else "...") for w in arguments]

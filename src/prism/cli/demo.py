@@ -13,7 +13,7 @@ from prism.cli.options import JsonFlag, examples
 from prism.cli.terminal import note, progress, show, show_json, table
 
 if TYPE_CHECKING:
-    from prism.scenarios import ScenarioRun
+    from prism.lab.scenarios import ScenarioRun
 
 EPILOG = examples(
     "prism demo",
@@ -37,8 +37,8 @@ def run_demo(
     """The tour: a cluster diagnosed, a GPT emulated, a job recovered, explained and evaluated, and the dashboard."""
     from threading import Event
 
-    from prism.tour.lanes import running
-    from prism.tour.parts import list_parts, prepare
+    from prism.lab.tour.lanes import running
+    from prism.lab.tour.parts import list_parts, prepare
 
     chosen = _choose(only)
     output.mkdir(parents=True, exist_ok=True)
@@ -82,8 +82,8 @@ def _choose(only: list[str] | None) -> list[str]:
 
 
 def _observe(output: Path, scenario: str, json: bool) -> dict[str, Any]:
+    from prism.lab.scenarios import load_scenario, make_scenario, write_scenario
     from prism.observe import diagnose
-    from prism.scenarios import load_scenario, make_scenario, write_scenario
 
     with progress("making the cluster's traffic"):
         made = make_scenario(load_scenario(scenario), 0)
@@ -109,7 +109,7 @@ def _show_dashboard(output: Path, port: int, serve: bool | None, json: bool) -> 
     import sys
     import webbrowser
 
-    from prism.tour.dashboard import serving, take_screenshots
+    from prism.lab.tour.dashboard import serving, take_screenshots
 
     stays = sys.stdout.isatty() and not json if serve is None else serve
     with serving(output, port) as address:

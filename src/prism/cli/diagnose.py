@@ -17,8 +17,9 @@ if TYPE_CHECKING:
     from rich.console import RenderableType
     from rich.table import Table
 
+    from prism.collect.tables import FlowsRead
     from prism.observe import Diagnosis
-    from prism.records import Finding, FlowsRead
+    from prism.records import Finding
 
 EPILOG = examples(
     "prism diagnose flows.parquet --topology topology.csv",

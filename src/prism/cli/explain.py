@@ -13,8 +13,8 @@ from prism.cli.terminal import note, show, show_json
 if TYPE_CHECKING:
     from rich.text import Text
 
-    from prism.explain import Diagnosis, Knowledge
-    from prism.explain.agent import Agent
+    from prism.evidence.logs import Diagnosis, Knowledge
+    from prism.evidence.logs.agent import Agent
 
 EPILOG = examples(
     "prism explain train.log",
@@ -82,10 +82,10 @@ def explain(
 def _run(
     logs: list[str], jobs: bool, follow: bool, quiet_after: float, knowledge: Knowledge, json: bool
 ) -> list[Diagnosis]:
-    from prism.explain import diagnose, read_job
-    from prism.explain.follow import FollowConfig
-    from prism.explain.follow import follow as follow_log
-    from prism.explain.jobs import find_jobs, tabulate_failures
+    from prism.evidence.logs import diagnose, read_job
+    from prism.evidence.logs.follow import FollowConfig
+    from prism.evidence.logs.follow import follow as follow_log
+    from prism.evidence.logs.jobs import find_jobs, tabulate_failures
     from prism.records.verdict import NO_FAILURE
 
     places = [place for log in logs for place in (find_jobs(log) if jobs else [log])]
@@ -118,11 +118,11 @@ def _know(
 ) -> tuple[Knowledge, Agent | None]:
     import os
 
-    from prism.explain import Knowledge
-    from prism.explain.agent import Agent, AgentConfig
-    from prism.explain.cases import CaseStore, load_cases, shipped_cases
-    from prism.explain.routine import Family, load_family
-    from prism.explain.rules import read_rules, shipped_rules
+    from prism.evidence.logs import Knowledge
+    from prism.evidence.logs.agent import Agent, AgentConfig
+    from prism.evidence.logs.cases import CaseStore, load_cases, shipped_cases
+    from prism.evidence.logs.routine import Family, load_family
+    from prism.evidence.logs.rules import read_rules, shipped_rules
 
     learned = memory / "rules" if memory is not None else None
     places = [*rules, *([learned] if learned is not None and learned.is_dir() else [])]
@@ -144,8 +144,8 @@ def _know(
 
 def _add_rules(path: Path, memory: Path, knowledge: Knowledge) -> None:
     from prism.errors import BadConfigError
-    from prism.explain.learn import admit, known_cases, try_rule
-    from prism.explain.rules import read_rules
+    from prism.evidence.logs.learn import admit, known_cases, try_rule
+    from prism.evidence.logs.rules import read_rules
 
     for rule in read_rules(path):
         trial = try_rule(rule, knowledge.rules, known_cases(knowledge.rules, knowledge.cases.cases))
@@ -158,8 +158,8 @@ def _add_rules(path: Path, memory: Path, knowledge: Knowledge) -> None:
 
 
 def _learn_healthy(logs: list[str], memory: Path, knowledge: Knowledge) -> None:
-    from prism.explain import read_job
-    from prism.explain.routine import save_family
+    from prism.evidence.logs import read_job
+    from prism.evidence.logs.routine import save_family
 
     family = knowledge.family.learn(read_job(log) for log in logs)
     path = save_family(memory, family)
@@ -168,7 +168,7 @@ def _learn_healthy(logs: list[str], memory: Path, knowledge: Knowledge) -> None:
 
 def _remember(diagnoses: list[Diagnosis], reason: str, memory: Path) -> None:
     from prism.errors import BadConfigError
-    from prism.explain.cases import Case, append_case
+    from prism.evidence.logs.cases import Case, append_case
     from prism.records.verdict import FAILURE_REASONS
 
     if reason not in FAILURE_REASONS:
@@ -179,7 +179,7 @@ def _remember(diagnoses: list[Diagnosis], reason: str, memory: Path) -> None:
 
 
 def _report_agent(agent: Agent, knowledge: Knowledge, memory: Path | None) -> None:
-    from prism.explain.learn import admit, known_cases, try_rule
+    from prism.evidence.logs.learn import admit, known_cases, try_rule
 
     for why, count in agent.refused.items():
         note(f"endpoint: {count} of its answers not used: {why}")
@@ -230,7 +230,7 @@ def _context(diagnosis: Diagnosis) -> list[Text]:
     """The evidence in context: each cited line with the kept lines next to it."""
     from rich.text import Text
 
-    from prism.explain.secrets import mask
+    from prism.evidence.logs.secrets import mask
 
     cited = {(e.file, e.line) for e in diagnosis.verdict.evidence}
     root = diagnosis.verdict.evidence[0] if diagnosis.verdict.evidence else None

@@ -15,8 +15,8 @@ if TYPE_CHECKING:
     from rich.table import Table
 
     from prism.collect.flow_check import FlowCheck
-    from prism.records import FlowOptions, FlowsRead
-    from prism.records.flow_summary import FlowSummary
+    from prism.collect.tables import FlowOptions, FlowsRead
+    from prism.collect.tables.summary import FlowSummary
 
 app = App(help="Look at flow records and convert them.", no_args_is_help=True)
 
@@ -39,7 +39,7 @@ def show_info(
     json: JsonFlag = False,
 ) -> None:
     """Rows, time span, endpoints, rate, and what is missing."""
-    from prism.records.flow_summary import summarize_flows
+    from prism.collect.tables.summary import summarize_flows
 
     read = read_sources(sources, make_options(map_columns, skip_bad_rows, packet_bytes, keep_cut_times=True))
     summary = summarize_flows(read.flows)
@@ -149,7 +149,7 @@ def convert(
     json: JsonFlag = False,
 ) -> None:
     """Rewrite flow records from any tool as FLOWS columns, in nanoseconds."""
-    from prism.records import write_flows
+    from prism.collect.tables import write_flows
 
     read = read_sources(sources, make_options(map_columns, skip_bad_rows, packet_bytes, keep_cut_times=True))
     write_flows(read.flows, output)
@@ -165,8 +165,8 @@ def make_options(
     map_columns: str | None, skip_bad_rows: bool, packet_bytes: int = 4096, *, keep_cut_times: bool = False
 ) -> FlowOptions:
     """How to read, from the options of the command line."""
-    from prism.records import FlowOptions
-    from prism.records.flow_aliases import parse_columns
+    from prism.collect.tables import FlowOptions
+    from prism.collect.tables.aliases import parse_columns
 
     return FlowOptions(
         skip_bad_rows=skip_bad_rows,

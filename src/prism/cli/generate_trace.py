@@ -24,8 +24,8 @@ def generate_trace_file(
     json_output: JsonFlag = False,
 ) -> None:
     """Write a synthetic trace of Seren or Kalos: no real job is in it, and every job id says so."""
-    from prism.characterize import GeneratorOptions
-    from prism.characterize.generator import NOTICE, write_trace
+    from prism.datacenter.characterize import GeneratorOptions
+    from prism.datacenter.characterize.generator import NOTICE, write_trace
 
     options = GeneratorOptions(cluster=cluster.lower(), jobs=jobs, seed=seed)
     with progress(f"Making {cluster} jobs", total=jobs) as advance:

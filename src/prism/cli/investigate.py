@@ -15,7 +15,7 @@ from prism.cli.terminal import note, show, show_json, table
 from prism.errors import BadConfigError
 
 if TYPE_CHECKING:
-    from prism.investigate import Clue, Investigation
+    from prism.evidence.fusion import Clue, Investigation
 
 EPILOG = examples(
     "prism investigate /shared/flight-recorder/job-17",
@@ -62,7 +62,7 @@ def run_investigate(
 
 
 def _read_folder(folder: Path | None, extra: list[Clue], prometheus: str | None, since: str | None) -> Investigation:
-    from prism.investigate import Request, investigate
+    from prism.evidence.fusion import Request, investigate
 
     assert folder is not None
     request = Request(prometheus=prometheus, since_ns=_read_since(since))
@@ -70,7 +70,7 @@ def _read_folder(folder: Path | None, extra: list[Clue], prometheus: str | None,
 
 
 def _ask_live(pids: list[int], job: str, hosts: str | None) -> Investigation:
-    from prism.investigate.live import LiveJob, investigate_live
+    from prism.evidence.fusion.live import LiveJob, investigate_live
 
     named = tuple(h.strip() for h in (hosts or "").split(",") if h.strip())
     return investigate_live(LiveJob(pids=tuple(pids), hosts=named, slurm_job=job), say=note)
@@ -94,10 +94,11 @@ def _read_flows(flows: list[Path] | None, topology: Path | None) -> list[Clue]:
     if not flows:
         return []
     from prism.cli.flows import read_sources
-    from prism.investigate.slow_clues import read_findings
+    from prism.collect.tables import FlowOptions
+    from prism.evidence.fusion.slow_clues import read_findings
     from prism.observe import diagnose
     from prism.observe.sampled import keep_certain
-    from prism.records import TOPOLOGY, FlowOptions, read_table
+    from prism.records import TOPOLOGY, read_table
 
     read = read_sources(flows, FlowOptions())
     known = read_table(topology, TOPOLOGY) if topology is not None else None
@@ -112,7 +113,7 @@ def _write(found: Investigation, output: Path, title: str) -> None:
     """The page for people and the document for the dashboard."""
     import json as document
 
-    from prism.investigate.page import write_page
+    from prism.evidence.fusion.page import write_page
 
     output.mkdir(parents=True, exist_ok=True)
     (output / "investigation.json").write_text(document.dumps(found.to_json()) + "\n")

@@ -29,8 +29,8 @@ def run_lab_command(
     Needs root, iproute2, tcpdump and softflowd; takes about two minutes. Exit 1 when anything came out wrong.
     """
     from prism.errors import BadConfigError
-    from prism.observe.lab import check_lab
-    from prism.testbed.lab import LabConfig
+    from prism.lab.real_jobs import check_lab
+    from prism.lab.testbed.lab import LabConfig
 
     if hosts == 5:
         raise BadConfigError("--hosts is 5, which leaves one for the second job; give 4, or 6 and more")

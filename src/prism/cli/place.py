@@ -13,7 +13,7 @@ from prism.cli.terminal import note, progress, show, show_json, table
 from prism.errors import BadConfigError
 
 if TYPE_CHECKING:
-    from prism.place.live.dispatcher import Asked, Dispatcher
+    from prism.datacenter.place.live.dispatcher import Asked, Dispatcher
 
 app = App(help="Which cluster should run a job; what sharing clusters would have saved.", no_args_is_help=True)
 
@@ -41,8 +41,8 @@ def run_simulate(
     json: JsonFlag = False,
 ) -> None:
     """Run a trace of jobs through policies of sharing clusters, and compare how long jobs wait."""
-    from prism.characterize import parse_choices
-    from prism.place import POLICIES, compare, read_clusters, read_jobs, simulate
+    from prism.datacenter.characterize import parse_choices
+    from prism.datacenter.place import POLICIES, compare, read_clusters, read_jobs, simulate
 
     unknown = [name for name in policy or () if name not in POLICIES]
     if unknown:
@@ -110,8 +110,8 @@ def run_ask(
     json: JsonFlag = False,
 ) -> None:
     """Ask all clusters when a job would start and end there, and say where it should run; submits only with --act."""
-    from prism.place.live.forms import find_job
-    from prism.place.live.journal import DispatchJournal
+    from prism.datacenter.place.live.forms import find_job
+    from prism.datacenter.place.live.journal import DispatchJournal
 
     dispatcher = _make_dispatcher(clusters, history)
     file = find_job(job)
@@ -143,8 +143,8 @@ def run_dispatch(
     ] = 10.0,
 ) -> None:
     """Place every job of a folder exactly once; after a kill, the same --state continues."""
-    from prism.place.live.forms import list_jobs
-    from prism.place.live.journal import DispatchJournal
+    from prism.datacenter.place.live.forms import list_jobs
+    from prism.datacenter.place.live.journal import DispatchJournal
 
     dispatcher = _make_dispatcher(clusters, history)
     files = list_jobs(folder)
@@ -178,9 +178,9 @@ def run_nominate(
     patience_s: Annotated[float, typer.Option(help="Seconds until one more worker is nominated.", min=1.0)] = 300.0,
 ) -> None:
     """Tell MultiKueue which worker cluster each waiting workload should be sent to, instead of a race of all."""
-    from prism.place.live.kueue import KueueCluster
-    from prism.place.live.nominating import Nominator
-    from prism.place.live.snapshot import SubmitError
+    from prism.datacenter.place.live.kueue import KueueCluster
+    from prism.datacenter.place.live.nominating import Nominator
+    from prism.datacenter.place.live.snapshot import SubmitError
 
     hub = KueueCluster(name="manager", context=manager, kubeconfig=kubeconfig)
     nominator = Nominator(manager=hub, dispatcher=_make_dispatcher(clusters, None), patience_s=patience_s)
@@ -200,9 +200,9 @@ def run_nominate(
 
 
 def _make_dispatcher(clusters: Path, history: list[Path] | None) -> Dispatcher:
-    from prism.place import RunTimes, learn_run_times, read_jobs
-    from prism.place.live.dispatcher import Dispatcher
-    from prism.place.live.sites_file import read_live
+    from prism.datacenter.place import RunTimes, learn_run_times, read_jobs
+    from prism.datacenter.place.live.dispatcher import Dispatcher
+    from prism.datacenter.place.live.sites_file import read_live
 
     live, traits = read_live(clusters)
     times = learn_run_times(*read_jobs(*history, clusters=list(traits))) if history else RunTimes()

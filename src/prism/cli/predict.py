@@ -13,7 +13,7 @@ from prism.cli.terminal import note, show, show_json, table
 from prism.errors import BadConfigError, InputError
 
 if TYPE_CHECKING:
-    from prism.predict import History
+    from prism.datacenter.predict import History
 
 app = App(
     cls=RunByDefault,
@@ -57,8 +57,8 @@ def run_predict(
     json: JsonFlag = False,
 ) -> None:
     """Give every part in place at a moment its risk of an event, from what was known before that moment."""
-    from prism.predict import PredictConfig, predict
-    from prism.predict.history import parse_time
+    from prism.datacenter.predict import PredictConfig, predict
+    from prism.datacenter.predict.history import parse_time
 
     history = _read(events, lives, map, counters)
     found = predict(history, parse_time(at), PredictConfig(horizon_days=horizon_days))
@@ -100,8 +100,8 @@ def run_advise(
     json: JsonFlag = False,
 ) -> None:
     """Say how often to save, which nodes to avoid or drain, and how many spares to hold; nothing is done."""
-    from prism.predict import AdviceConfig, PredictConfig, advise, predict
-    from prism.predict.history import parse_time
+    from prism.datacenter.predict import AdviceConfig, PredictConfig, advise, predict
+    from prism.datacenter.predict.history import parse_time
 
     history = _read(events, lives, map, counters)
     forecast = predict(history, parse_time(at), PredictConfig(horizon_days=horizon_days))
@@ -150,8 +150,8 @@ def run_replay(
     json: JsonFlag = False,
 ) -> None:
     """Run a job through the faults that came, under several policies, with the supervisor's own decisions."""
-    from prism.predict import PredictConfig, TraceConfig, forecast_often, replay_history
-    from prism.predict.history import parse_time
+    from prism.datacenter.predict import PredictConfig, TraceConfig, forecast_often, replay_history
+    from prism.datacenter.predict.history import parse_time
 
     history = _read(events, lives, map, None)
     config = TraceConfig(
@@ -201,8 +201,8 @@ def run_watch(
     at: Annotated[str | None, typer.Option(help="Score as of this moment; else now.")] = None,
 ) -> None:
     """Score every node again and again from files; alert once per node, and when calibration drifts."""
-    from prism.predict import PredictConfig, RiskRound, WatchConfig
-    from prism.predict.history import parse_time
+    from prism.datacenter.predict import PredictConfig, RiskRound, WatchConfig
+    from prism.datacenter.predict.history import parse_time
 
     config = PredictConfig(horizon_days=horizon_days)
     made = 0
@@ -227,7 +227,7 @@ def run_watch(
 
 
 def _read(events: Path, lives: Path | None, map: str | None, counters: Path | None) -> History:
-    from prism.predict import add_counters, read_history
+    from prism.datacenter.predict import add_counters, read_history
 
     names = _parse_map(map)
     history = read_history(events, lives, names)

@@ -10,7 +10,7 @@ from prism.cli.options import JsonFlag, OutputDir, examples
 from prism.cli.terminal import note, show, show_json, table
 
 if TYPE_CHECKING:
-    from prism.scenarios import ScenarioRun
+    from prism.lab.scenarios import ScenarioRun
 
 EPILOG = examples(
     "prism scenario --list",
@@ -36,7 +36,7 @@ def run_scenario(
     json: JsonFlag = False,
 ) -> None:
     """Write the flows, topology, timeline and truth of a training cluster."""
-    from prism.scenarios import load_scenario, make_scenario, random_scenario, write_graphs, write_scenario
+    from prism.lab.scenarios import load_scenario, make_scenario, random_scenario, write_graphs, write_scenario
 
     if list_all:
         _list_scenarios(json)
@@ -86,7 +86,7 @@ def _show(made: ScenarioRun) -> None:
 
 
 def _list_scenarios(json: bool) -> None:
-    from prism.scenarios import load_scenario, scenario_names
+    from prism.lab.scenarios import load_scenario, scenario_names
 
     found = [load_scenario(name) for name in scenario_names()]
     if json:

@@ -13,7 +13,7 @@ from prism.cli.options import MapOption, examples
 from prism.cli.terminal import note, show_json
 
 if TYPE_CHECKING:
-    from prism.watch.stream import Watch
+    from prism.observe.watch.stream import Watch
 
 EPILOG = examples(
     "prism watch ipfix://0.0.0.0:4739 --topology topology.csv",
@@ -35,7 +35,7 @@ def _write_dashboard(target: Path | None) -> Path | None:
     from prism.errors import BadFileError
 
     try:
-        target.write_bytes(files("prism.watch").joinpath("grafana/prism-watch.json").read_bytes())
+        target.write_bytes(files("prism.observe.watch").joinpath("grafana/prism-watch.json").read_bytes())
     except OSError as error:
         raise BadFileError(f"{target}: cannot be written ({error.strerror}); choose another file") from None
     note(f"wrote {target}; import it in Grafana under Dashboards, New, Import")
@@ -82,10 +82,10 @@ def watch_source(
 ) -> None:
     """Watch a source of flows and print findings as JSON Lines, each one once."""
     from prism.collect import BurstConfig, SourceConfig, open_source
+    from prism.observe.watch.alerts import AlertmanagerAlerts, AlertSink, WebhookAlerts
+    from prism.observe.watch.state import load_state
+    from prism.observe.watch.stream import Watch, WatchConfig
     from prism.records import TOPOLOGY, read_table
-    from prism.watch.alerts import AlertmanagerAlerts, AlertSink, WebhookAlerts
-    from prism.watch.state import load_state
-    from prism.watch.stream import Watch, WatchConfig
 
     table = read_table(topology, TOPOLOGY) if topology is not None else None
     address = parse_address(metrics) if metrics is not None else None
@@ -127,7 +127,7 @@ def _run_until_stopped(watch: Watch, metrics: tuple[str, int] | None) -> None:
     import signal
     import threading
 
-    from prism.watch.metrics import MetricsServer
+    from prism.observe.watch.metrics import MetricsServer
 
     stop = threading.Event()
     server = MetricsServer(*metrics, watch.status) if metrics is not None else None

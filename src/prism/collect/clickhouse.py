@@ -14,10 +14,11 @@ from typing import Any
 import polars as pl
 
 from prism.collect.counts import SourceCounts
+from prism.collect.tables import FlowOptions
+from prism.collect.tables.aliases import H3C_PACKETS, KIND_COLUMNS, TWINS, Alias, find_aliases
+from prism.collect.tables.files import make_flows
 from prism.errors import BadConfigError, InputError
-from prism.records import FLOWS, FlowOptions
-from prism.records.flow_aliases import H3C_PACKETS, KIND_COLUMNS, TWINS, Alias, find_aliases
-from prism.records.flow_files import make_flows
+from prism.records import FLOWS
 from prism.records.times import unit_by_size
 
 _WORDS = re.compile(

@@ -8,7 +8,7 @@ import numpy as np
 import polars as pl
 
 from prism.collect.record_lengths import find_timeout, find_usual_length
-from prism.records.second_exporters import connection_names, find_second_exporters
+from prism.collect.tables.second_exporters import connection_names, find_second_exporters
 
 _UNITS = ((10**9, "1 s"), (10**8, "100 ms"), (10**7, "10 ms"), (10**6, "1 ms"), (10**3, "1 us"), (1, "1 ns"))
 _FEW_SAMPLES = 10.0

@@ -14,9 +14,10 @@ from prism.collect.goflow import cut_delimited, decode_messages
 from prism.collect.nfcapd import read_nfcapd
 from prism.collect.packet_files import read_packets
 from prism.collect.sflowtool import read_sflowtool
-from prism.records import FlowOptions, FlowsRead, ReadReport, files, load_flows
+from prism.collect.tables import FlowOptions, FlowsRead, ReadReport, load_flows
+from prism.collect.tables.samples import put_together
+from prism.records import files
 from prism.records.files import Format, read_content, read_text
-from prism.records.flow_samples import put_together
 
 
 def load_inputs(

@@ -10,8 +10,9 @@ import polars as pl
 
 from prism.collect.counts import SourceCounts
 from prism.collect.flow_inputs import load_inputs
+from prism.collect.tables import FlowOptions
 from prism.errors import InputError
-from prism.records import FLOWS, FlowOptions
+from prism.records import FLOWS
 from prism.records.files import holds_records
 
 _UNFINISHED = (".tmp", ".part", ".partial", ".current")

@@ -15,9 +15,9 @@ import polars as pl
 
 from prism.collect.counts import SourceCounts
 from prism.collect.messages import MessageDecoder
+from prism.collect.tables.aliases import Alias
 from prism.errors import BadConfigError, MissingExtraError
 from prism.records import FLOWS
-from prism.records.flow_aliases import Alias
 
 _WORDS = re.compile(r"^kafka://(?P<brokers>[^/?]+)/(?P<topic>[A-Za-z0-9._-]+)(\?(?P<options>.*))?$")
 _BATCH = 50_000  # messages decoded in one go

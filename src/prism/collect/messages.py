@@ -11,11 +11,12 @@ from prism.collect.address_text import write_addresses
 from prism.collect.collector import Collector
 from prism.collect.counts import SourceCounts
 from prism.collect.goflow import decode_messages
+from prism.collect.tables import FlowOptions
+from prism.collect.tables.aliases import Alias
+from prism.collect.tables.files import make_flows
 from prism.errors import InputError
-from prism.records import FLOWS, FlowOptions
+from prism.records import FLOWS
 from prism.records.delimited import is_flow_message, read_varint
-from prism.records.flow_aliases import Alias
-from prism.records.flow_files import make_flows
 
 _ROWS_TO_INFER = 1_000
 

@@ -7,8 +7,8 @@ import shutil
 import subprocess
 from pathlib import Path
 
+from prism.collect.tables.files import FlowOptions, FlowsRead, ReadReport, make_flows
 from prism.errors import BadFileError, InputError
-from prism.records.flow_files import FlowOptions, FlowsRead, ReadReport, make_flows
 from prism.records.flows import FLOWS
 from prism.records.json_tables import read_json
 

@@ -14,8 +14,8 @@ from prism.collect.collector import Collector
 from prism.collect.counts import SourceCounts
 from prism.collect.pcap import Capture
 from prism.collect.sflow import COUNTERS
+from prism.collect.tables.samples import put_together
 from prism.collect.torn_bursts import join_torn
-from prism.records.flow_samples import put_together
 
 _PATIENCE = 10  # gaps that end a burst, within which the rest of a transfer may follow
 

@@ -11,9 +11,9 @@ import polars as pl
 
 from prism.collect.assembler import BurstConfig
 from prism.collect.counts import SourceCounts
+from prism.collect.tables import FlowOptions
+from prism.collect.tables.aliases import Alias
 from prism.errors import BadConfigError
-from prism.records import FlowOptions
-from prism.records.flow_aliases import Alias
 
 
 class Source(Protocol):

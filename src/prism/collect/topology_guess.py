@@ -8,8 +8,8 @@ from dataclasses import dataclass
 
 import polars as pl
 
+from prism.collect.tables.summary import endpoints_of
 from prism.collect.topology_files import number_rails
-from prism.records.flow_summary import endpoints_of
 
 _SIZES = (2, 4, 8, 16)  # NICs of a host
 _SURE = 0.7

@@ -1,7 +1,8 @@
 """Thresholds that several stages share: one question has one answer.
 
 A stage gives its question a name in its own constant and takes the value from here. The comment at each number says
-what moving it by 20 % did to 17 captures and scenarios (benchmarks/observe_sensitivity.py, docs/observe-thresholds.md).
+what moving it by 20 % did to 17 captures and scenarios (proving/benchmarks/observe_sensitivity.py,
+docs/observe-thresholds.md).
 """
 
 from __future__ import annotations

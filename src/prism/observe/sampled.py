@@ -13,18 +13,18 @@ from dataclasses import dataclass, replace
 
 import polars as pl
 
+from prism.collect.tables.samples import are_samples
 from prism.observe import levels
 from prism.observe.diagnosis import Diagnosis, JobDiagnosis
 from prism.observe.parallelism.stages import NO_STAGES
 from prism.observe.parallelism.volumes import lay_out_volumes
 from prism.observe.steps.visibility import Visibility
-from prism.records.flow_samples import are_samples
 from prism.records.layout import DEGREES, UNKNOWN, Degree, Layout
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SampledConfig:
-    """How many samples make what sure; measured ranges are those of benchmarks/collect_sflow.py."""
+    """How many samples make what sure; measured ranges are those of proving/benchmarks/collect_sflow.py."""
 
     message: float = 10.0  # samples of a message; with fewer, degrees were mostly wrong
     few: float = levels.SHARE_MINOR  # share of the messages that may show fewer

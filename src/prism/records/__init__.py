@@ -12,15 +12,6 @@ if TYPE_CHECKING:
     from prism.records.calls import CALLS
     from prism.records.chrome import write_chrome_trace
     from prism.records.findings import FINDINGS, Culprit, Finding, findings_from_frame, findings_to_frame
-    from prism.records.flow_files import (
-        FlowOptions,
-        FlowsRead,
-        ReadReport,
-        load_flows,
-        read_flows,
-        scan_flows,
-        write_flows,
-    )
     from prism.records.flows import FLOWS
     from prism.records.jobs import JOB_STATES, JOBS
     from prism.records.layout import Degree, Group, Layout
@@ -37,7 +28,6 @@ _NAMES = {
     "calls": "CALLS",
     "chrome": "write_chrome_trace",
     "findings": "FINDINGS Culprit Finding findings_from_frame findings_to_frame",
-    "flow_files": "FlowOptions FlowsRead ReadReport load_flows read_flows scan_flows write_flows",
     "flows": "FLOWS",
     "jobs": "JOB_STATES JOBS",
     "layout": "Degree Group Layout",
@@ -75,21 +65,14 @@ __all__ = [
     "Degree",
     "EvidenceLine",
     "Finding",
-    "FlowOptions",
-    "FlowsRead",
     "Group",
     "Layout",
-    "ReadReport",
     "Shape",
     "Verdict",
     "findings_from_frame",
     "findings_to_frame",
-    "load_flows",
-    "read_flows",
     "read_table",
-    "scan_flows",
     "write_chrome_trace",
-    "write_flows",
     "write_perfetto",
     "write_table",
 ]

@@ -1,9 +1,10 @@
 """How far a modelled time may be from the truth, by what the network is.
 
 A band of b per cent says: 95 of 100 measured times lie between t / (1 + b / 100) and t x (1 + b / 100). The bands are
-the 95 % quantiles of the points that benchmarks/data/systems.yaml marks `half: fit`, every system counted alike;
-benchmarks/simulate_coverage.py prints them and how the other half of the systems is covered. Owners often publish a
-figure because it disappoints them, so a network that is known to be sound is closer to the model than these say.
+the 95 % quantiles of the points that proving/benchmarks/data/systems.yaml marks `half: fit`, every system counted
+alike; proving/benchmarks/simulate_coverage.py prints them and how the other half of the systems is covered. Owners
+often publish a figure because it disappoints them, so a network that is known to be sound is closer to the model than
+these say.
 """
 
 from __future__ import annotations

@@ -3,8 +3,8 @@
 Every algorithm is counted in messages: each costs a latency and its bytes over the rate of one stream.
 All-reduce, reduce-scatter and all-gather run a ring, broadcast a binomial tree, barrier a dissemination.
 Measured with gloo of torch 2.11 over loopback on 16 x86 cores, 2 to 8 ranks, 4 KiB to 16 MiB (the table is in
-benchmarks/collectives.py): a step of a ring or barrier costs two latencies, as both sides must be ready, and kinds
-that copy or reduce besides sending reach the share of the stream given below.
+proving/benchmarks/collectives.py): a step of a ring or barrier costs two latencies, as both sides must be ready, and
+kinds that copy or reduce besides sending reach the share of the stream given below.
 """
 
 from __future__ import annotations

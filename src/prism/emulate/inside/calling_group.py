@@ -206,7 +206,7 @@ def find_operator(opts: Any) -> Any:
 
 
 def count_scratch(request: Request, *, is_root: bool) -> int:
-    """Bytes that gloo takes for a call of its own (torch 2.13, `benchmarks/emulate_memory.py --device cpu`).
+    """Bytes that gloo takes for a call of its own (torch 2.13, `proving/benchmarks/emulate_memory.py --device cpu`).
 
     It gathers into one flat buffer, which it copies to the outputs, scatters from one, and reduces a copy of the input.
     """

@@ -34,8 +34,8 @@ class LayoutConfig:
     tensor_alone: float = 0.2  # the same of other jobs, and of those that spread experts
     shared_host: float = levels.SHARE_MINOR  # share of pipelines with several stages on a host
     close: float = 0.05  # share of the best layout's likelihood at which another one is listed
-    # Counts are right far more often than the numbers above say one by one: of 111 layouts of benchmarks/world and of
-    # recorded worlds without a close rival (even captures, 72 small ones of other seeds) 109 were right.
+    # Counts are right far more often than the numbers above say one by one: of 111 layouts of proving/benchmarks/world
+    # and of recorded worlds without a close rival (even captures, 72 small ones of other seeds) 109 were right.
     sharpness: float = 3.0  # power of the likelihood
     sure: float = 0.97  # share of the layouts without a close rival that are right
 

@@ -230,6 +230,6 @@ def choose_kind(streams: pl.DataFrame) -> pl.DataFrame:
     chosen = chosen.join(back, on=["src", "dst"], how="left", maintain_order="left")
     silent = (pl.col("kind") == "unknown") & pl.col("kind_back").is_not_null()
     kind = pl.when(silent).then("kind_back").otherwise("kind")
-    # Pairs that carry two kinds were right as often as others: all of 257 in two seeds of benchmarks/world_c.
+    # Pairs that carry two kinds were right as often as others: all of 257 in two seeds of proving/benchmarks/world_c.
     sure = pl.when(kind == "unknown").then(levels.SHARE_HALF).otherwise(LayoutConfig().sure)
     return chosen.select("pair", kind.alias("kind"), sure.alias("confidence"))

@@ -8,11 +8,11 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
+from prism.collect.tables.second_exporters import connection_names, find_second_exporters
+from prism.collect.tables.summary import endpoints_of
 from prism.observe import levels
 from prism.observe.traffic.numbering import group_values, number_keys
 from prism.observe.traffic.threads import do_each
-from prism.records.flow_summary import endpoints_of
-from prism.records.second_exporters import connection_names, find_second_exporters
 
 Ints = NDArray[np.int64]
 

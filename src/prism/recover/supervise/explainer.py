@@ -39,7 +39,7 @@ def explain_logs(folder: Path, code: int | None = None) -> Verdict:
 
 
 def _read(folder: Path, logs: list[Path], ending: Ending) -> Verdict:
-    from prism.explain import diagnose, read_job
+    from prism.evidence.logs import diagnose, read_job
 
     try:
         with tempfile.TemporaryDirectory(prefix="prism-explain-") as copies:

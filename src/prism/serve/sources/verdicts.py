@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
 from prism.errors import BadRowError
-from prism.explain.secrets import mask
+from prism.evidence.logs.secrets import mask
 from prism.records import Verdict
 from prism.serve.folder import Folder, NotInFolderError
 from prism.serve.shapes.runs import Context, ContextLine

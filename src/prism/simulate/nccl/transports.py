@@ -28,8 +28,8 @@ class Reach:
     cpu_gb_per_s: float | None = None  # most that the CPU moves through one NIC, where it moves the bytes
 
 
-# Fitted on the systems that benchmarks/data/systems.yaml marks `half: fit`; benchmarks/simulate_coverage.py prints the
-# fit and how the other half of the systems agrees with it.
+# Fitted on the systems that proving/benchmarks/data/systems.yaml marks `half: fit`;
+# proving/benchmarks/simulate_coverage.py prints the fit and how the other half of the systems agrees with it.
 REACHES: Final = {
     "rdma": Reach(hop_us=0.0),
     "efa": Reach(hop_us=40.0, wire_share=0.65),

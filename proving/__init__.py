@@ -1,0 +1,1 @@
+"""What shows that Prism is right: benchmarks beside their peers, drills, worlds, the corpus and mutation."""

@@ -1,7 +1,0 @@
-"""One verdict from everything that a job left behind; and a comparison of an expected and an observed timeline."""
-
-from prism.investigate.clues import Clue, Suspect
-from prism.investigate.compare import Comparison, Part, compare_timelines
-from prism.investigate.investigation import Investigation, Request, investigate
-
-__all__ = ["Clue", "Comparison", "Investigation", "Part", "Request", "Suspect", "compare_timelines", "investigate"]

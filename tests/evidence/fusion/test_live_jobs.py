@@ -1,0 +1,146 @@
+"""A job that hangs now: stacks, Flight Recorder by its pipe, RAS; nothing left behind."""
+
+from __future__ import annotations
+
+import json
+import os
+import pickle
+import select
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from prism.cli.investigate import run_investigate
+from prism.errors import InputError
+from prism.evidence.fusion import collector
+from prism.evidence.fusion.live import LiveJob, _list_commands, investigate_live
+from prism.evidence.fusion.stop_clues import read_standings
+from prism.evidence.traces.standing import read_stack
+
+SLEEPER = "import time\ndef load_data():\n    print('ready', flush=True)\n    time.sleep(300)\nload_data()\n"
+WAITER = "import time\ndef all_reduce():\n    print('ready', flush=True)\n    time.sleep(300)\nall_reduce()\n"
+
+
+@pytest.fixture
+def ranks(tmp_path: Path) -> Iterator[list[subprocess.Popen[bytes]]]:
+    """Three processes that look like ranks: two wait in a collective, rank 1 loads data."""
+    running = []
+    for rank in range(3):
+        path = tmp_path / f"train{rank}.py"
+        path.write_text(SLEEPER if rank == 1 else WAITER)
+        env = os.environ | {"RANK": str(rank)}
+        running.append(subprocess.Popen([sys.executable, str(path)], env=env, stdout=subprocess.PIPE))
+    for process in running:
+        assert process.stdout is not None and process.stdout.readline() == b"ready\n"
+    yield running
+    for process in running:
+        process.kill()
+        process.wait()
+        assert process.stdout is not None
+        process.stdout.close()
+
+
+def test_the_rank_that_is_elsewhere_is_named_with_its_line(ranks: list[subprocess.Popen[bytes]]) -> None:
+    found = investigate_live(LiveJob(pids=tuple(p.pid for p in ranks)))
+    named = {(s.type, s.id) for s in found.fused.culprits}
+    if "py-spy failed" in str(found.clues) or "install py-spy" in str(found.clues):
+        pytest.skip("py-spy may not look at processes here")
+    assert ("rank", "1") in named and any(t == "program" and i.endswith("train1.py:4") for t, i in named)
+
+
+def test_a_stopped_process_is_named(ranks: list[subprocess.Popen[bytes]]) -> None:
+    ranks[2].send_signal(19)
+    os.waitid(os.P_PID, ranks[2].pid, os.WSTOPPED)
+    found = investigate_live(LiveJob(pids=tuple(p.pid for p in ranks)))
+    assert ("rank", "2") in {(s.type, s.id) for s in found.fused.culprits}
+
+
+def test_ranks_of_another_job_of_the_same_launcher_are_left_alone(tmp_path: Path) -> None:
+    running = []
+    (tmp_path / "train.py").write_text(SLEEPER)
+    try:
+        for job, rank in (("1", 0), ("1", 1), ("2", 0)):
+            env = os.environ | {"RANK": str(rank), "MASTER_ADDR": "h", "MASTER_PORT": job}
+            words = [sys.executable, str(tmp_path / "train.py")]
+            running.append(subprocess.Popen(words, env=env, stdout=subprocess.PIPE))
+        for process in running:
+            assert process.stdout is not None and process.stdout.readline() == b"ready\n"
+        found = collector.find_ranks([running[0].pid], "")
+        assert [(r["rank"], r["pid"]) for r in found] == [(0, running[0].pid), (1, running[1].pid)]
+        every = [r for r in collector.find_ranks([running[0].pid], "", everything=True) if r["job"].startswith("h:")]
+        assert [(r["job"], r["asked"]) for r in every] == [("h:1", True), ("h:2", False), ("h:1", True)]
+    finally:
+        for process in running:
+            process.kill()
+            process.communicate()
+
+
+def write_dump(path: Path, seq: int) -> None:
+    entry = {"pg_id": 0, "process_group": ("0", "default_pg"), "collective_seq_id": seq, "op_id": seq, "p2p_seq_id": 0,
+             "profiling_name": "nccl:all_reduce", "input_sizes": [[4]], "input_dtypes": ["Float"], "time_created_ns": 5, "state": "scheduled"}  # fmt: skip
+    path.write_bytes(pickle.dumps({"version": "2.9", "pg_config": {"0": {"ranks": "[0, 1]"}}, "entries": [entry]}))
+
+
+def test_dumps_are_asked_for_through_the_pipe_and_removed(tmp_path: Path) -> None:
+    env = {
+        "TORCH_NCCL_DEBUG_INFO_PIPE_FILE": str(tmp_path / "pipe"),
+        "TORCH_FR_DUMP_TEMP_FILE": str(tmp_path / "dump_"),
+    }
+    os.mkfifo(tmp_path / "pipe0.pipe")
+    reader = os.open(tmp_path / "pipe0.pipe", os.O_RDONLY | os.O_NONBLOCK)
+
+    def serve() -> None:  # as the recorder's thread does
+        select.select([reader], [], [], 60)
+        assert os.read(reader, 1) == b"1"
+        write_dump(tmp_path / "dump_0", 7)
+
+    thread = threading.Thread(target=serve)
+    thread.start()
+    dumps = collector.ask_for_dumps([{"rank": 0, "pid": 1, "env": env}, {"rank": 1, "pid": 2, "env": env}])
+    thread.join(timeout=600)
+    os.close(reader)
+    assert set(dumps) == {1} and not (tmp_path / "dump_0").exists()
+
+
+def test_a_pipe_that_nobody_reads_does_not_hold_the_collector(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe0.pipe")
+    env = {"TORCH_NCCL_DEBUG_INFO_PIPE_FILE": str(tmp_path / "pipe")}
+    assert collector.ask_for_dumps([{"rank": 0, "pid": 1, "env": env}]) == {}
+
+
+def test_the_collector_needs_nothing_but_python() -> None:
+    text = Path(collector.__file__).read_text()
+    done = subprocess.run(
+        [sys.executable, "-I", "-S", "-", "1"], input=text, capture_output=True, text=True, timeout=600
+    )
+    assert done.returncode == 0 and json.loads(done.stdout)["ranks"] == []
+
+
+def test_other_hosts_are_asked_over_ssh_and_odd_names_are_refused() -> None:
+    commands = _list_commands(LiveJob(pids=(7,), hosts=("n1", "n2")))
+    assert (
+        [c[0] for c in commands] == ["n1", "n2"] and commands[0][1][0] == "ssh" and commands[0][1][-2:] == ["7", "all"]
+    )
+    for bad in ("-oProxyCommand=x", "a b", "$(x)"):
+        with pytest.raises(InputError, match="no name"):
+            _list_commands(LiveJob(pids=(7,), hosts=(bad,)))
+
+
+def test_no_rank_is_one_clear_line() -> None:
+    with pytest.raises(InputError, match="no rank of that job"):
+        investigate_live(LiveJob(pids=(2**22 + 1,)))
+
+
+def test_ranks_that_all_wait_accuse_nobody() -> None:
+    stack = 'Thread 1 (idle): "MainThread"\n    all_reduce (train.py:3)\n'
+    ranks = [read_stack(stack, rank=r, pid=r, state="S (sleeping)") for r in range(3)]
+    assert all(not c.suspects for c in read_standings(ranks))
+
+
+def test_the_command_wants_a_folder_or_a_process() -> None:
+    with pytest.raises(InputError, match="either the folder"):
+        run_investigate()
