@@ -22,10 +22,10 @@ STYLE = (
     "</marker></defs>"
 )
 WHAT = {
-    "cli": "commands", "serve": "dashboard", "lab": "known truth, the tour", "datacenter": "characterize, predict, place",
-    "recover": "restart, save", "observe": "flows to findings", "evidence": "traces, logs, one verdict",
-    "emulate": "virtual peers", "evaluate": "scores", "simulate": "graph, costs", "collect": "reads flows",
-    "drawing": "charts", "records": "tables and files",
+    "cli": "commands", "serve": "dashboard", "lab": "known truth, the tour",
+    "datacenter": "characterize, predict, place", "recover": "restart, save", "observe": "flows to findings",
+    "evidence": "traces, logs, one verdict", "emulate": "virtual peers", "evaluate": "scores",
+    "simulate": "graph, costs", "collect": "reads flows", "drawing": "charts", "records": "tables and files",
 }  # fmt: skip
 LIFE = (
     ("exporter", "a switch or host writes a record", "IPFIX, sFlow, pcap, nfdump, CSV"),
