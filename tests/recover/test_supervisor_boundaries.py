@@ -10,7 +10,17 @@ from test_supervisor_decisions import FLEET, fail, kinds, launches, running, ver
 
 from prism.recover.progress import BatchRange
 from prism.recover.supervise import events
-from prism.recover.supervise.actions import Cordon, DiscardAfter, Examine, Explain, Finish, Kill, Notify, TakeStacks
+from prism.recover.supervise.actions import (
+    Cordon,
+    DiscardAfter,
+    Examine,
+    Explain,
+    Finish,
+    Kill,
+    Notify,
+    Shadow,
+    TakeStacks,
+)
 from prism.recover.supervise.config import ExamineSettings, SuperviseConfig
 from prism.recover.supervise.hosts import HostPolicy
 from prism.recover.supervise.losses import LossPolicy
@@ -225,7 +235,7 @@ def test_a_slow_run_names_both_speeds_and_tests_its_hosts_where_a_third_one_is_a
 
 def test_two_hosts_alone_cannot_be_told_apart_so_a_slow_run_goes_on() -> None:
     job, answer = slow(("n1", "n2"))
-    assert kinds(answer) == [Notify] and job.phase is Phase.RUNNING
+    assert kinds(answer) == [Shadow] and job.phase is Phase.RUNNING
     assert job.pace.baseline_s == 10.0
 
 

@@ -20,6 +20,7 @@ from prism.recover.supervise.actions import (
     Kill,
     Launch,
     Notify,
+    Shadow,
     TakeStacks,
     Uncordon,
 )
@@ -27,7 +28,7 @@ from prism.recover.supervise.config import ExamineSettings, SuperviseConfig
 from prism.recover.supervise.hosts import HostPolicy
 from prism.recover.supervise.losses import LossPolicy
 from prism.recover.supervise.pace import PacePolicy
-from prism.recover.supervise.restarts import Budgets, RestartPolicy
+from prism.recover.supervise.restarts import RestartPolicy
 from prism.recover.supervise.state import JobState, Phase
 
 BUGS = {"TypeError", "NameError", "ImportError", "KeyError", "SyntaxError", "ArgumentError", "IndexError"}
@@ -40,9 +41,15 @@ def verdict(reason: str = "Unknown", action: str = "restart", confidence: float 
     )
 
 
-def running(config: SuperviseConfig | None = None, steps: int = 30, step_s: float = 1.0) -> JobState:
-    """A run in its first attempt that has done some steps."""
-    job = JobState(config=config or SuperviseConfig())
+EVERY = ("spike", "slow", "hang", "corruption", "bug")
+
+
+def running(
+    config: SuperviseConfig | None = None, steps: int = 30, step_s: float = 1.0, act_on: tuple[str, ...] = EVERY
+) -> JobState:
+    """A run in its first attempt that has done some steps, with every judgement switched on."""
+    config = replace(config or SuperviseConfig(), act_on=act_on)
+    job = JobState(config=replace(config, losses=replace(config.losses, skip_batches="spike" in act_on)))
     job.handle(events.Tick(now_s=0.0))
     job.handle(events.FolderOpened(now_s=0.0, folder="/c", memory="/m"))
     if job.config.hosts.hosts:
@@ -91,23 +98,20 @@ def test_a_bug_of_the_program_is_never_restarted(reason: str):
 
 
 @pytest.mark.parametrize("reason", ["FileNotFoundError", "OSError", "PermissionError", "CalledProcessError"])
-def test_a_file_that_is_away_for_a_moment_costs_a_restart_and_stops_the_run_when_it_stays_away(reason: str):
-    job = running(steps=50)
-    assert launches(fail(job, 60.0, verdict(reason, "stop")))
-    for step in range(1, 51):
-        job.handle(events.StepDone(now_s=70.0, step=step, loss=1.0))
+def test_a_file_that_is_away_for_a_moment_costs_restarts_and_stops_the_run_when_it_stays_away(reason: str):
+    job = running(SuperviseConfig(restarts=RestartPolicy(backoff_s=0.0)), steps=50)
+    for _ in range(2):
+        assert launches(fail(job, 60.0, verdict(reason, "stop")))
+        for step in range(1, 51):
+            job.handle(events.StepDone(now_s=70.0, step=step, loss=1.0))
     actions = fail(job, 80.0, verdict(reason, "stop"))
     assert kinds(actions) == [Finish] and "same place" in actions[0].text
 
 
-def test_a_file_that_is_missing_at_the_start_stops_the_run_at_once():
-    assert kinds(fail(running(steps=0), 5.0, verdict("FileNotFoundError", "stop"))) == [Finish]
-
-
-@pytest.mark.parametrize("reason", ["Unknown", "NVLinkError", "OSError"])  # storage that does not answer is an OSError
-def test_a_job_that_ends_before_its_first_step_is_tried_a_few_times(reason: str):
-    job = running(replace(SuperviseConfig(), restarts=RestartPolicy(startup_retries=2, backoff_s=0.0)), steps=0)
-    for attempt in (2, 3):
+@pytest.mark.parametrize(("reason", "tries"), [("Unknown", 20), ("NVLinkError", 20), ("FileNotFoundError", 2)])
+def test_a_job_that_ends_before_its_first_step_is_tried_often_unless_its_own_error_comes_back(reason: str, tries: int):
+    job = running(replace(SuperviseConfig(), restarts=RestartPolicy(backoff_s=0.0)), steps=0)
+    for attempt in range(2, tries + 2):
         assert launches(fail(job, 5.0, verdict(reason)))[0].attempt == attempt
     assert kinds(fail(job, 5.0, verdict(reason))) == [Finish]
 
@@ -137,28 +141,88 @@ def test_an_exit_code_alone_does_not_prove_a_fault_of_the_program():
     assert launches(fail(running(), 31.0, weak))
 
 
-def test_a_framework_error_at_the_same_step_twice_stops_the_run():
-    job = running()
-    assert launches(fail(job, 31.0, verdict("RuntimeError")))
-    for step in range(1, 31):
-        job.handle(events.StepDone(now_s=40.0 + step, step=step, loss=1.0))
+def test_a_framework_error_at_the_same_step_three_times_stops_the_run():
+    job = running(SuperviseConfig(restarts=RestartPolicy(backoff_s=0.0)))
+    for _ in range(2):
+        assert launches(fail(job, 31.0, verdict("RuntimeError")))
+        for step in range(1, 31):
+            job.handle(events.StepDone(now_s=40.0 + step, step=step, loss=1.0))
     actions = fail(job, 80.0, verdict("RuntimeError"))
     assert kinds(actions) == [Finish] and "same place" in actions[0].text
 
 
-def test_the_budget_of_a_class_ends_the_run():
-    job = running(SuperviseConfig(restarts=RestartPolicy(budgets=Budgets(infrastructure=2), backoff_s=0.0)))
-    for number in range(3):
-        assert launches(fail(job, 31.0 + 50 * number, verdict("ECCError")))
-    actions = fail(job, 200.0, verdict("ECCError"))
-    assert kinds(actions) == [Finish] and "2 are allowed" in actions[0].text
+def test_the_number_of_restarts_that_is_allowed_ends_the_run_also_with_progress():
+    job = running(SuperviseConfig(restarts=RestartPolicy(max_restarts=2)))
+    for number in range(2):
+        assert launches(fail(job, 31.0 + 50 * number, signalled()))
+        job.handle(events.StepDone(now_s=60.0 + 50 * number, step=100 * (number + 1), loss=1.0))
+    actions = fail(job, 200.0, signalled())
+    assert kinds(actions) == [Finish] and "2 restarts are allowed" in actions[0].text
 
 
-def test_failures_of_yesterday_do_not_count_against_the_budget():
-    job = running(SuperviseConfig(restarts=RestartPolicy(budgets=Budgets(infrastructure=1), backoff_s=0.0)))
-    assert launches(fail(job, 31.0, verdict("ECCError")))
-    job.handle(events.StepDone(now_s=90_000.0, step=500, loss=1.0))
-    assert launches(fail(job, 90_001.0, verdict("ECCError")))
+@pytest.mark.parametrize("saved", ["", "out/last.pt"])
+def test_a_job_without_steps_makes_progress_if_it_writes_checkpoints(saved: str):
+    job = JobState()
+    job.handle(events.Tick(now_s=0.0))
+    for number in range(40):
+        job.handle(events.Exited(now_s=2.0 * number, code=-9, saved=saved))
+        job.handle(events.Explained(now_s=2.0 * number, verdict=signalled()))
+        job.handle(events.Tick(now_s=job.due_s))
+    assert (job.phase is Phase.OVER) is not saved
+
+
+# -- by default only restarts
+
+
+def test_by_default_a_bug_is_restarted_and_what_would_have_been_done_is_written_down():
+    job = running(act_on=())
+    actions = fail(job, 31.0, verdict("TypeError", "stop"))
+    assert launches(actions) and actions[0] == Shadow(judgement="bug", text=actions[0].text)
+    assert "would stop (--act-on bug)" in actions[0].text and job.shadows[-1].judgement == "bug"
+
+
+def test_by_default_a_spike_is_only_written_down_with_the_step_it_would_go_back_to():
+    job = running(act_on=())
+    job.handle(events.Saved(now_s=30.0, step=20))
+    (told,) = job.handle(events.StepDone(now_s=31.0, step=31, loss=math.nan))
+    assert kinds([told]) == [Shadow] and "would go back to step 20 (--act-on spike)" in told.text
+    assert job.phase is Phase.RUNNING and job.resume_step is None and job.skip == []
+
+
+def test_by_default_slowness_and_corruption_end_nothing():
+    job = running(SuperviseConfig(hosts=FLEET), act_on=())
+    assert kinds(slow_down(job, 3.0)) == [Shadow]
+    assert kinds(corrupted(running(SuperviseConfig(hosts=FLEET), act_on=()))) == [Shadow, Notify]
+
+
+def test_a_rollback_leaves_no_batches_out_unless_that_is_asked_for_too():
+    job = JobState(config=SuperviseConfig(act_on=("spike",)))
+    job.handle(events.Tick(now_s=0.0))
+    job.handle(events.FolderOpened(now_s=0.0, folder="/c", memory="/m"))
+    for step in range(1, 31):
+        job.handle(events.StepDone(now_s=float(step), step=step, loss=1.0, batch=step))
+    job.handle(events.Saved(now_s=30.0, step=20))
+    assert kinds(job.handle(events.StepDone(now_s=31.0, step=31, loss=math.nan, batch=31))) == [Notify, Kill]
+    (launch,) = launches(job.handle(events.Exited(now_s=32.0, code=-9)))
+    assert launch.resume_step == 20 and launch.skip == ()
+
+
+@pytest.mark.parametrize("reported_at", [100, 140, 300])
+def test_a_loss_that_is_high_again_after_a_restore_is_no_spike(reported_at: int):
+    """The losses after the restored step are forgotten, and a checkpoint has the level of its own step."""
+    job, now = running(steps=0), 0.0
+    for step in range(1, 601):
+        now += 1.0
+        job.handle(events.StepDone(now_s=now, step=step, loss=3.3 + 7.7 * math.exp(-step / 400), batch=step))
+        if step == reported_at:
+            job.handle(events.Saved(now_s=now, step=100))
+    assert job.losses.levels[0].loss == pytest.approx(3.3 + 7.7 * math.exp(-68.5 / 400), rel=0.01)
+    assert launches(fail(job, now, signalled()))
+    job.handle(events.Restored(now_s=now, step=100, source="storage"))
+    for step in range(101, 300):
+        now += 1.0
+        loss = 3.3 + 7.7 * math.exp(-step / 400)
+        assert job.handle(events.StepDone(now_s=now, step=step, loss=loss, batch=step)) == []
 
 
 def test_failures_without_progress_wait_longer_each_time_and_then_stop():
@@ -522,7 +586,7 @@ def test_a_run_that_becomes_slow_saves_and_has_its_hosts_tested():
 
 def test_a_slow_run_that_has_nowhere_to_go_is_left_alone_and_told_once():
     job = running()
-    assert kinds(slow_down(job, 3.0)) == [Notify]
+    assert kinds(slow_down(job, 3.0)) == [Shadow]
     assert slow_down(job, 3.0) == []
 
 
@@ -565,7 +629,7 @@ def test_a_job_that_is_told_to_go_again_and_again_without_a_new_step_waits_longe
         pauses.append(max(0.0, job.due_s - now))
         now = max(now, job.due_s) + 1.0
         job.handle(events.Tick(now_s=now))
-    assert pauses == [0.0, 0.0, 40.0, 80.0, 160.0] and job.failures == []
+    assert pauses == [0.0, 0.0, 1.0, 2.0, 4.0] and job.failures == []
 
 
 @pytest.mark.parametrize(("lived_s", "ends"), [(2.0, True), (700.0, False)])
@@ -579,8 +643,8 @@ def test_a_program_that_ends_itself_by_sigterm_is_not_restarted_for_ever(lived_s
         fail(job, now, told)
         now = max(now, job.due_s) + 1.0
         job.handle(events.Tick(now_s=now))
-    assert (job.outcome == "failed") is ends and job.attempt == (11 if ends else 41)
-    assert "asked to end (SIGTERM) 11 times in a row" in job.outcome_text or not ends
+    assert (job.outcome == "failed") is ends and job.attempt == (21 if ends else 41)
+    assert "asked to end (SIGTERM) 21 times in a row" in job.outcome_text or not ends
 
 
 def test_asking_a_second_time_ends_the_job_at_once():
@@ -694,14 +758,14 @@ def test_corruption_that_comes_back_without_progress_ends_the_run():
 
 @pytest.mark.parametrize("saved", [True, False])
 def test_corruption_with_nothing_to_go_back_to_or_switched_off_only_pages(saved: bool):
-    job = running(SuperviseConfig(hosts=FLEET, act_on_corruption=not saved))
+    job = running(SuperviseConfig(hosts=FLEET), act_on=() if saved else EVERY)
     if saved:
         actions = corrupted(job)
     else:
         actions = job.handle(
             events.Corrupted(now_s=31.0, step=30, last_clean_step=25, hosts=("n2",), proven=True, why="wrong")
         )
-    assert kinds(actions) == [Notify] and actions[0].level == "page" and job.phase is Phase.RUNNING
+    assert kinds(actions) == [Shadow, Notify] and actions[1].level == "page" and job.phase is Phase.RUNNING
 
 
 def test_what_the_guard_reports_is_what_the_supervisor_reads(tmp_path):

@@ -6,7 +6,7 @@ import sys
 from contextlib import nullcontext, suppress
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal, cast
 
 import typer
 
@@ -15,6 +15,7 @@ from prism.cli.terminal import note, show, show_json, table
 
 if TYPE_CHECKING:
     from prism.recover.supervise import HostHistory, RunStatus
+    from prism.recover.supervise.config import Judgement
     from prism.recover.supervise.echo import Echo
 
 
@@ -59,9 +60,16 @@ def run(
             help="Risks of hosts (prism predict advise --json), read again when it changes; see docs/predict.md."
         ),
     ] = None,
-    only_restart: Annotated[
-        bool, typer.Option("--only-restart", help="Only restart it when it dies; check no silence, speed or loss.")
-    ] = False,
+    act_on: Annotated[
+        str,
+        typer.Option(
+            help="Judgements that may act, comma-separated: spike, slow, hang, corruption, bug. "
+            "The others are only written down and shown; the command is only restarted."
+        ),
+    ] = "",
+    max_restarts: Annotated[
+        int | None, typer.Option(min=0, help="Restarts in all. Default: no limit while there is progress.")
+    ] = None,
     again: Annotated[
         bool,
         typer.Option("--again", help="Continue a run that failed, once the cause is fixed, or with another command."),
@@ -86,8 +94,11 @@ def run(
     if risk is not None:
         read_risks(risk)  # report a file that cannot be used before anything starts
         settings = replace(settings, risk=str(risk.resolve()))
-    if only_restart:
-        settings = settings.only_restart()
+    if act_on:
+        named = cast("tuple[Judgement, ...]", tuple(filter(None, (word.strip() for word in act_on.split(",")))))
+        settings = replace(settings, act_on=named)
+    if max_restarts is not None:
+        settings = replace(settings, restarts=replace(settings.restarts, max_restarts=max_restarts))
     if manifest is not None:
         cluster = replace(settings.launch.kubernetes, manifest=str(manifest))
         settings = replace(settings, launch=replace(settings.launch, kubernetes=cluster))
@@ -143,6 +154,7 @@ def _rows(found: RunStatus) -> list[tuple[str, str]]:
         ("failures", f"{found.num_failures}, {found.num_rollbacks} rollbacks"),
         ("batches left out", ", ".join(found.skipped_batches) or "none"),
         ("hosts out of use", ", ".join(found.cordoned) or "none"),
+        *(("not acted on", text) for text in found.shadows[-5:]),
         *((f"  {past.host}", _tell_history(past)) for past in found.host_history),
     ]
 

@@ -89,13 +89,21 @@ class Catalog:
             return cls(folder)
         try:
             if "id" not in document:
-                new = {"schema": f"{FOLDER_FORMAT}/{FOLDER_VERSION}", "id": secrets.token_hex(16)}
-                write_durably(folder / _MARKER, json.dumps(new) + "\n")
+                _write_marker(folder, secrets.token_hex(16))
             elif not os.access(folder, os.W_OK, effective_ids=True):
                 raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
         except OSError as error:
             raise BadFileError(f"{folder}: cannot be written ({error.strerror}); fix its permissions") from None
         return cls(folder)
+
+    def make_again(self, folder_id: str, epoch: int) -> bool:
+        """Make the folder again if it was deleted meanwhile, under its id; returns whether it was."""
+        if (self.folder / _MARKER).exists() or not folder_id:
+            return False
+        self.folder.mkdir(parents=True, exist_ok=True)
+        _write_marker(self.folder, folder_id)
+        write_durably(self.folder / _FENCE, json.dumps({"epoch": epoch}))
+        return True
 
     @property
     def id(self) -> str | None:
@@ -221,6 +229,11 @@ class Catalog:
         aside = [path for prefix in _ASIDE for path in self.folder.glob(f"{prefix}*")]
         found = [(path, _ASIDE_STEP.search(path.name)) for path in aside]
         return [path for path, match in found if match is not None and int(match[1]) <= step]
+
+
+def _write_marker(folder: Path, folder_id: str) -> None:
+    new = {"schema": f"{FOLDER_FORMAT}/{FOLDER_VERSION}", "id": folder_id}
+    write_durably(folder / _MARKER, json.dumps(new) + "\n")
 
 
 def _read_marker(marker: Path) -> dict[str, Any]:

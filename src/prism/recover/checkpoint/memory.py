@@ -8,12 +8,12 @@ import json
 import os
 import secrets
 import shutil
+import tempfile
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
-from prism.errors import BadConfigError
 from prism.recover.catalog import Catalog, Cut
 from prism.recover.checkpoint.slots import Slot, SlotHeader
 from prism.recover.files import (
@@ -79,36 +79,28 @@ class Memory:
             return _DEFAULT_SLOTS
         return max(1, min(_MAX_SLOTS, self._budget_bytes // self._state_bytes))
 
-    def check_budget(self, num_bytes: int) -> None:
-        """Refuse a state that does not fit the budget even once."""
+    def reserve(self, slot: Slot, num_bytes: int, *, pin: bool) -> None:
+        """Provide a slot with room for a state: in memory within the budget, else on disk."""
         self._state_bytes = num_bytes
-        if self._budget_bytes is not None and num_bytes > self._budget_bytes:
-            raise BadConfigError(
-                f"memory_budget_bytes is {self._budget_bytes:,}, one staged state of this rank takes {num_bytes:,}; "
-                "raise the budget"
-            )
+        over = self._budget_bytes is not None and num_bytes > self._budget_bytes
+        slot.reserve(num_bytes, pin=pin, spill=(Path(tempfile.gettempdir()), self._checkpoints), in_memory=not over)
 
     def hold(self) -> str | None:
         """Create and lock the folder for the life of this process; returns why, if another folder had to be used."""
         if self._lock is not None:
             return None
         trouble = None
+        self._memory_dir.mkdir(parents=True, exist_ok=True)
+        check_parent(self._memory_dir)
         try:
-            self._memory_dir.mkdir(parents=True, exist_ok=True)
-            check_parent(self._memory_dir)
-            try:
-                self._make()
-            except UntrustedError as error:
-                trouble = str(error)
-            if trouble is not None or not self._take_lock():
-                trouble = trouble or f"{self.folder}: held by a living process"
-                self._use(self.run_folder.with_name(f"{self.run_folder.name}-{secrets.token_hex(4)}"))
-                self._make()
-                self._take_lock()
-        except OSError as error:
-            raise BadConfigError(
-                f"{self._memory_dir}: cannot hold staged states ({error.strerror or error}); set memory_dir"
-            ) from None
+            self._make()
+        except UntrustedError as error:
+            trouble = str(error)
+        if trouble is not None or not self._take_lock():
+            trouble = trouble or f"{self.folder}: held by a living process"
+            self._use(self.run_folder.with_name(f"{self.run_folder.name}-{secrets.token_hex(4)}"))
+            self._make()
+            self._take_lock()
         for slot in self.slots:
             header = slot.header()
             slot.step = header.step if header is not None else -1
@@ -179,19 +171,14 @@ class Memory:
         return False
 
     def remove(self) -> None:
-        """Free all memory."""
+        """Free all memory. Ranks that end together may do this at once: each removes its own, the last one the rest."""
         if self._lock is None:
             return  # never used: files there belong to another process
-        for slot in self.slots:
-            slot.remove()
         self.release()
         shutil.rmtree(self.folder, ignore_errors=True)
-        if not any(self.run_folder.glob("rank-*")):
-            for copies in self.run_folder.glob("peer-*"):
-                shutil.rmtree(copies, ignore_errors=True)
-            (self.run_folder / _BINDING).unlink(missing_ok=True)
-        with contextlib.suppress(OSError):  # other ranks still use it, or one of them removed it
-            self.run_folder.rmdir()
+        with contextlib.suppress(OSError):  # another rank has removed it
+            if not any(path.name.startswith("rank-") for path in list(self.run_folder.iterdir())):
+                shutil.rmtree(self.run_folder, ignore_errors=True)
 
     def release(self) -> None:
         """Release the lock; the states stay for the next process."""

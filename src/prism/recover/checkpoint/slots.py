@@ -8,11 +8,13 @@ process to hold it, so the next process can restore from it.
 from __future__ import annotations
 
 import contextlib
+import errno
 import hashlib
 import json
 import mmap
 import os
 import shutil
+import tempfile
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
@@ -21,7 +23,7 @@ from typing import Any
 
 import torch
 
-from prism.errors import BadConfigError
+from prism.errors import PrismError
 from prism.recover.checkpoint.layout import Layout, Staging, TensorPlace, fill_state
 from prism.recover.checkpoint.safe_values import load_value
 from prism.recover.files import open_private, read_private, write_private
@@ -30,6 +32,11 @@ from prism.recover.manifest import Health, health_document, parse_health
 _SCHEMA = "prism.staged/1"
 _CHUNK_BYTES = 64 << 20
 _HASH_THREADS = 4
+_CGROUP = Path("/sys/fs/cgroup")
+
+
+class StagingError(PrismError):
+    """A state cannot be copied to where it is written from."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -100,6 +107,7 @@ class Slot:
         self.proof_path = folder / f"slot-{number}.proof"
         self.busy = False
         self.step = -1
+        self.spilled = ""  # why its bytes are in a file on disk, if they are
         self._memory: mmap.mmap | None = None
         self._descriptor: int | None = None
         self._pinned = False
@@ -140,29 +148,55 @@ class Slot:
         self.header_path.unlink(missing_ok=True)
         self.proof_path.unlink(missing_ok=True)
 
-    def reserve(self, num_bytes: int, *, pin: bool) -> mmap.mmap:
-        """Memory for a state; allocated once and reused for every save of this process."""
+    def reserve(self, num_bytes: int, *, pin: bool, spill: tuple[Path, ...] = (), in_memory: bool = True) -> mmap.mmap:
+        """Memory for a state, reused for every save of this process; a file in a `spill` folder if it does not fit."""
         if self._memory is not None and len(self._memory) >= num_bytes:
             return self._memory
         self.release()
-        self.data_path.unlink(missing_ok=True)  # a writer of an earlier process may still read the old bytes
         try:
-            self._descriptor = open_private(self.data_path, os.O_RDWR | os.O_CREAT | os.O_EXCL)
-            # Reserved now: a write to a page that tmpfs cannot provide would kill the process.
-            os.posix_fallocate(self._descriptor, 0, num_bytes)
-            self._memory = mmap.mmap(self._descriptor, 0)
+            self.data_path.unlink(missing_ok=True)  # a writer of an earlier process may still read the old bytes
+            self._allocate(self._open_in_memory(num_bytes, in_memory=in_memory), num_bytes)
         except OSError as error:
             self.release()
-            self.data_path.unlink(missing_ok=True)
-            free = shutil.disk_usage(self.data_path.parent).free
-            raise BadConfigError(
-                f"{self.data_path.parent}: {num_bytes:,} bytes wanted for staging, {free:,} free ({error.strerror}); "
-                "enlarge /dev/shm, lower memory_budget_bytes or set memory_dir"
-            ) from None
-        if pin:
+            with contextlib.suppress(OSError):
+                self.data_path.unlink(missing_ok=True)
+            self.spilled = f"{self.data_path.parent}: {tell_lack(num_bytes, error)}"
+            self._spill(num_bytes, spill)
+        assert self._memory is not None
+        if pin and not self.spilled:
             code = torch.cuda.cudart().cudaHostRegister(_address(self._memory), num_bytes, 0)  # type: ignore[no-untyped-call]
             self._pinned = int(code) == 0
         return self._memory
+
+    def _open_in_memory(self, num_bytes: int, *, in_memory: bool) -> int:
+        if not in_memory:
+            raise OSError(errno.EDQUOT, "more than memory_budget_bytes")
+        # Measured before: where the container's limit is lower than /dev/shm, taking the pages would kill the process.
+        if measure_free_memory(self.data_path.parent) < num_bytes:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        return open_private(self.data_path, os.O_RDWR | os.O_CREAT | os.O_EXCL)
+
+    def _allocate(self, descriptor: int, num_bytes: int) -> None:
+        self._descriptor = descriptor
+        # Reserved now: a write to a page that tmpfs cannot provide would kill the process.
+        os.posix_fallocate(descriptor, 0, num_bytes)
+        self._memory = mmap.mmap(descriptor, 0)
+
+    def _spill(self, num_bytes: int, folders: tuple[Path, ...]) -> None:
+        """Use a file without a name on a disk: it can be written from, but no later process restores from it."""
+        why = self.spilled
+        for folder in folders:
+            try:
+                with tempfile.TemporaryFile(dir=folder) as handle:
+                    self._allocate(os.dup(handle.fileno()), num_bytes)
+            except OSError as error:
+                self.release()
+                why += f"; {folder}: {tell_lack(num_bytes, error)}"
+            else:
+                self.spilled = f"{why}; staged on disk in {folder} instead"
+                return
+        self.spilled = ""
+        raise StagingError(f"no room to stage the state: {why}; enlarge /dev/shm or set memory_dir")
 
     def release(self) -> None:
         """Free the memory."""
@@ -170,7 +204,7 @@ class Slot:
             torch.cuda.cudart().cudaHostUnregister(_address(self._memory))  # type: ignore[no-untyped-call]
         if self._descriptor is not None:
             os.close(self._descriptor)
-        self._memory, self._descriptor, self._pinned = None, None, False
+        self._memory, self._descriptor, self._pinned, self.spilled = None, None, False, ""
 
     def remove(self) -> None:
         """Release the slot and delete its files."""
@@ -179,14 +213,15 @@ class Slot:
         self.data_path.unlink(missing_ok=True)
 
     def declare(self, header: SlotHeader) -> None:
-        """Mark the slot as complete. If the folder was removed, it can be written, but not restored from."""
-        with contextlib.suppress(FileNotFoundError):
-            write_private(self.header_path, header.to_json())
+        """Mark the slot as complete. If that is not possible, it can be written, but not restored from."""
+        if not self.spilled:
+            with contextlib.suppress(OSError):
+                write_private(self.header_path, header.to_json())
 
     def fill(self, staging: Staging) -> mmap.mmap:
-        """Copy a state into the slot; from a GPU on a separate stream, into pinned memory."""
-        devices = {source.device for source in staging.sources.values() if source.device.type == "cuda"}
-        memory = self.reserve(staging.layout.num_bytes, pin=bool(devices))
+        """Copy a state into the reserved slot; from a GPU on a separate stream, into pinned memory."""
+        memory = self._memory
+        assert memory is not None
         views = {name: view_bytes(memory, place) for name, place in staging.layout.tensors.items()}
         for name, data in staging.values.items():
             place = staging.layout.values[name]
@@ -195,7 +230,8 @@ class Slot:
             for name, source in staging.sources.items():
                 views[name].copy_(source)
             return memory
-        stream = _side_stream(next(iter(devices)))
+        device = next(one.device for one in staging.sources.values() if one.device.type == "cuda")
+        stream = _side_stream(device)
         stream.wait_event(staging.ready)
         with torch.cuda.stream(stream):
             for name, source in staging.sources.items():
@@ -215,6 +251,29 @@ class Slot:
             return load_value(memory[place.offset : place.offset + place.num_bytes], trusted)
 
         return fill_state(state, lambda name: view_bytes(memory, tensors[name]) if name in tensors else None, value_of)
+
+
+def measure_free_memory(folder: Path) -> int:
+    """Bytes that can be taken in a folder of host memory: by its file system, by the machine and by the container."""
+    free = [shutil.disk_usage(folder).free]
+    with contextlib.suppress(OSError, ValueError, StopIteration):
+        lines = Path("/proc/meminfo").read_text().splitlines()
+        free.append(int(next(line for line in lines if line.startswith("MemAvailable:")).split()[1]) * 1024)
+    with contextlib.suppress(OSError, ValueError):  # "max" is no number: without a limit
+        used = int((_CGROUP / "memory.current").read_text()) - _count_reclaimable()
+        free.append(int((_CGROUP / "memory.max").read_text()) - used)
+    return min(free)
+
+
+def _count_reclaimable() -> int:
+    """Bytes of the container that the kernel gives back when they are needed: cached files."""
+    pairs = (line.split() for line in (_CGROUP / "memory.stat").read_text().splitlines())
+    return sum(int(value) for name, value in pairs if name in ("inactive_file", "active_file"))
+
+
+def tell_lack(num_bytes: int, error: OSError) -> str:
+    """What was asked for, and why it was not given."""
+    return f"{num_bytes:,} bytes wanted ({error.strerror or error})"
 
 
 _SIDE_STREAMS: dict[torch.device, torch.cuda.Stream] = {}

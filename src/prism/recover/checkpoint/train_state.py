@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import torch
 from torch.distributed.checkpoint.state_dict import _init_optim_state, get_state_dict, set_state_dict
 from torch.distributed.checkpoint.stateful import Stateful
+from torch.optim import Optimizer
 
 
 class TrainState(Stateful):
@@ -58,3 +60,14 @@ class OptimizerState(Stateful):
         """Load it with numbers as keys again."""
         numbered = {int(key): value for key, value in state_dict["state"].items()}
         self.optimizer.load_state_dict({**state_dict, "state": numbered})
+
+
+def plain_state(state: Mapping[str, Any]) -> dict[str, Any]:
+    """The state with a state dict in place of everything that has one."""
+    wrapped = wrap_optimizers(state)
+    return {name: value.state_dict() if isinstance(value, Stateful) else value for name, value in wrapped.items()}
+
+
+def wrap_optimizers(state: Mapping[str, Any]) -> dict[str, Any]:
+    """The state with optimizers that get their moments back."""
+    return {name: OptimizerState(value) if isinstance(value, Optimizer) else value for name, value in state.items()}

@@ -39,8 +39,6 @@ _NOT_FOR_IT = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1, sig
 _EXIT_WAIT_S = {"process": 15.0, "thread": 60.0}
 _END_WAIT_S = 10.0
 _SLICE_S = 0.2
-_MAX_THREADS = 4
-_CORES_PER_THREAD = 4
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -341,8 +339,3 @@ class WriterProcess:
         """Kill a process that cannot be used."""
         self._process.kill()
         self.end()
-
-
-def choose_threads(num_cores: int, ranks_here: int) -> int:
-    """Threads that write and hash one rank's state: few enough to leave most cores to training."""
-    return max(1, min(_MAX_THREADS, num_cores // ranks_here // _CORES_PER_THREAD))

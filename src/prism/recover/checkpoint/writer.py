@@ -9,8 +9,10 @@ trainer that is killed meanwhile changes nothing.
 from __future__ import annotations
 
 import contextlib
+import errno
 import hashlib
 import io
+import itertools
 import json
 import mmap
 import os
@@ -31,7 +33,7 @@ from prism.recover.catalog import Catalog, Retention
 from prism.recover.checkpoint.inspection import find_largest, judge_tensors, merge_health
 from prism.recover.checkpoint.layout import Layout
 from prism.recover.checkpoint.planning import SharePlan, StagedPlanner
-from prism.recover.checkpoint.slots import SlotProof, sum_bytes, view_bytes
+from prism.recover.checkpoint.slots import Slot, SlotHeader, SlotProof, sum_bytes, view_bytes
 from prism.recover.files import hash_file, write_durably, write_private
 from prism.recover.manifest import (
     FileSum,
@@ -48,6 +50,9 @@ _PARTS = "part-"
 _FAILED = "failed-"
 _POLL_S = 0.05
 _MAX_POLL_S = 1.0
+_MAX_THREADS = 4
+_CORES_PER_THREAD = 4
+_NUMBERS = itertools.count(1)  # of orders, over all checkpointers of this process: they may share a writer
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -97,6 +102,37 @@ class WriteOrder:
         )
 
 
+def make_order(header: SlotHeader, slot: Slot, catalog: Catalog, *, rank: int, attempt: int) -> WriteOrder:
+    """The order to write what a slot holds."""
+    manifest = Manifest(
+        step=header.step,
+        attempt=attempt,
+        world_size=header.world_size,
+        time_ns=header.time_ns,
+        health=header.health,
+        files=(),
+        epoch=header.epoch,
+        token=header.token,
+    )
+    return WriteOrder(
+        number=next(_NUMBERS),
+        rank=rank,
+        folder=catalog.folder.resolve(),
+        written=catalog.writing_path(header.step, header.epoch, header.token).resolve(),
+        proof=slot.proof_path,
+        manifest=manifest,
+        retention=Retention(),
+        layout=header.layout,
+        tolerated=header.tolerated,
+        num_threads=choose_threads(os.cpu_count() or 1, int(os.environ.get("LOCAL_WORLD_SIZE") or 1)),
+    )
+
+
+def choose_threads(num_cores: int, ranks_here: int) -> int:
+    """Threads that write and hash one rank's state: few enough to leave most cores to training."""
+    return max(1, min(_MAX_THREADS, num_cores // ranks_here // _CORES_PER_THREAD))
+
+
 class HashedFile(io.RawIOBase):
     """A file that hashes what is written to it."""
 
@@ -105,16 +141,24 @@ class HashedFile(io.RawIOBase):
         self._handle = path.open("wb")
         self._digest = hashlib.sha256()
         self.num_bytes = 0
+        self.trouble: OSError | None = None  # torch hides it behind an error of its own about positions
 
     def writable(self) -> bool:
         return True
 
     def write(self, data: Any) -> int:
         self._digest.update(data)
-        self._handle.write(data)
+        try:
+            self._put(data)
+        except OSError as error:
+            self.trouble = OSError(error.errno, error.strerror, self._handle.name)
+            raise self.trouble from None
         size = memoryview(data).nbytes
         self.num_bytes += size
         return size
+
+    def _put(self, data: Any) -> None:
+        self._handle.write(data)
 
     def tell(self) -> int:
         return self.num_bytes
@@ -147,15 +191,17 @@ class ProvingFileSystem(FileSystem):
             with super().create_stream(path, mode) as stream:
                 yield stream
             return
+        hashed = HashedFile(Path(path))
         try:
-            with HashedFile(Path(path)) as stream:
-                yield stream
-            written = stream.sum_as(Path(path).name)
+            with hashed:
+                yield hashed
+            written = hashed.sum_as(Path(path).name)
             if hash_file(Path(path), from_storage=True) != written.sha256:
                 raise OSError(f"{path}: read back differently from what was written")
         except (OSError, RuntimeError) as error:
-            self.trouble = error  # torch does not pass on errors of its writing threads
-            raise
+            # torch does not pass on errors of its writing threads.
+            self.trouble = hashed.trouble or error
+            raise self.trouble from None
         self.sums[written.name] = written
 
     def rename(self, path: str | os.PathLike[str], new_path: str | os.PathLike[str]) -> None:
@@ -193,7 +239,7 @@ class PartWriter:
             if plan.share.storage_data is not None:
                 for path in order.written.glob(f"{plan.share.storage_data.prefix}*"):
                     path.unlink(missing_ok=True)  # frees space for the note if the disk is full
-            _leave_failure(order, shorten(error))
+            leave_failure(order, shorten(error))
             raise
         return health
 
@@ -235,9 +281,10 @@ def _leave_part(order: WriteOrder, document: dict[str, Any]) -> None:
     write_durably(order.written / f"{_PARTS}{order.rank:05d}.json", json.dumps(document))
 
 
-def _leave_failure(order: WriteOrder, why: str) -> None:
+def leave_failure(order: WriteOrder, why: str) -> None:
     """Leave a note that this rank's share failed; on a full disk an empty file with a special name."""
     with contextlib.suppress(OSError):
+        order.written.mkdir(exist_ok=True)
         _leave_part(order, {"error": why})
         return
     with contextlib.suppress(OSError):
@@ -344,6 +391,8 @@ def remove_written(path: Path) -> None:
 def shorten(error: BaseException) -> str:
     """The error in one line."""
     text = " ".join(str(error).split())
+    if isinstance(error, OSError) and error.errno == errno.ENOSPC:
+        return f"no space left on the device of {error.filename or 'the checkpoint folder'}"
     if isinstance(error, (OSError, PrismError)) and text:
         return text[:300]
     return f"{type(error).__name__}: {text[:300]}" if text else type(error).__name__

@@ -88,6 +88,14 @@ class Notify(Action):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Shadow(Action):
+    """A judgement that is not switched on: what was seen, and what would have been done. Nothing is done."""
+
+    judgement: str
+    text: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Finish(Action):
     """The run is over."""
 
@@ -98,7 +106,7 @@ class Finish(Action):
 
 KINDS: dict[str, type[Action]] = {
     kind.__name__: kind
-    for kind in (Launch, Kill, TakeStacks, Explain, Examine, Cordon, Uncordon, DiscardAfter, Notify, Finish)
+    for kind in (Launch, Kill, TakeStacks, Explain, Examine, Cordon, Uncordon, DiscardAfter, Notify, Shadow, Finish)
 }
 
 

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Literal, get_args
 
 from prism.errors import BadConfigError
-from prism.records.settings import Checked, build, describe, number, one_of, parse_mapping, read_text
+from prism.records.settings import Checked, build, describe, nearest, number, one_of, parse_mapping, read_text
 from prism.recover.isolate.agents import Backend
 from prism.recover.progress import AUTO, AUTO_FOLDER, AUTO_INTERVAL
 from prism.recover.supervise.hosts import HostPolicy
@@ -76,6 +77,9 @@ class AutomaticCheckpoints:
         }
 
 
+Judgement = Literal["spike", "slow", "hang", "corruption", "bug"]
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SuperviseConfig(Checked):
     """All settings. Every default is meant for a real run."""
@@ -87,15 +91,18 @@ class SuperviseConfig(Checked):
     launch: LaunchSettings = field(default_factory=LaunchSettings)
     examine: ExamineSettings = field(default_factory=ExamineSettings)
     checkpoint: AutomaticCheckpoints = field(default_factory=AutomaticCheckpoints)
-    act_on_corruption: bool = True  # roll back and leave a host out if the trainer proves silent data corruption
+    act_on: tuple[Judgement, ...] = ()  # judgements that act; the others are only decided, written down and shown
     risk: str = ""  # file of risks that `prism predict` writes; read again whenever it changes
     webhook: str = ""
     poll_s: float = number(2.0, 0.01, 3_600.0)
 
-    def only_restart(self) -> SuperviseConfig:
-        """The same settings with every check of a running job switched off."""
-        pace = replace(self.pace, startup_s=0.0, hang_steps=0.0, slow_factor=0.0)
-        return replace(self, pace=pace, losses=replace(self.losses, enabled=False), act_on_corruption=False)
+    def __post_init__(self) -> None:
+        """Refuse unknown judgements."""
+        Checked.__post_init__(self)
+        for name in self.act_on:
+            if name not in get_args(Judgement):
+                hint = nearest(name, get_args(Judgement))
+                raise BadConfigError(f"'act_on' names {name!r}{hint}; known are {', '.join(get_args(Judgement))}")
 
 
 def read_config(path: Path) -> SuperviseConfig:

@@ -23,6 +23,7 @@ from prism.recover.supervise.following import (
     launch,
     leave_out,
     note_failure,
+    shadow,
     testable,
     wait_or_launch,
 )
@@ -44,7 +45,7 @@ def on_exit(job: JobRecord, event: events.Exited) -> list[Action]:
     if job.preempted:
         return sweep + _on_preempted(job, event.now_s)
     job.phase, job.own_code = Phase.EXPLAINING, event.code
-    note_failure(job, event.now_s, "Unknown", "unknown", event.host)
+    note_failure(job, event.now_s, "Unknown", "unknown", event.host, saved=event.saved)
     if event.lost and event.host is not None:
         known = events.Explained(now_s=event.now_s, verdict=_node_failure(event.host))
         return sweep + on_explained(job, known)
@@ -55,13 +56,12 @@ def _on_preempted(job: JobRecord, now_s: float) -> list[Action]:
     text = f"attempt {job.attempt} was asked to end (preemption) {job.place}"
     policy = job.config.restarts
     gained, job.told_at_step = job.best_step > job.told_at_step, max(job.best_step, job.told_at_step)
-    gained |= job.best_step < 0 and now_s - job.launched_s >= policy.useful_s
+    gained |= not (job.pace.reports and job.best_step >= 0) and now_s - job.launched_s >= policy.useful_s
     job.told_in_vain = 0 if gained else job.told_in_vain + 1
-    if job.told_in_vain > policy.budgets.preemption:  # the program itself may be the sender
-        why = f"asked to end (SIGTERM) {job.told_in_vain} times in a row without a new step; find out what sends it"
-        return [finish(job, "failed", f"{why} (restarts.budgets.preemption: {policy.budgets.preemption})")]
-    # If something ends every attempt at once, the pauses between them grow.
-    pause_s = min(policy.max_backoff_s, policy.backoff_s * 2.0**job.told_in_vain) if job.told_in_vain > 1 else 0.0
+    if job.told_in_vain > policy.max_without_progress:  # the program itself may be the sender
+        why = f"asked to end (SIGTERM) {job.told_in_vain} times in a row without progress; find out what sends it"
+        return [finish(job, "failed", f"{why} (restarts.max_without_progress: {policy.max_without_progress})")]
+    pause_s = policy.pause_s(job.told_in_vain)
     job.due_s = now_s + pause_s
     return wait_or_launch(job, now_s, text)
 
@@ -121,8 +121,12 @@ def on_explained(job: JobRecord, event: events.Explained) -> list[Action]:
     judged = judge(verdict, job.failures, policy=job.config.restarts)
     if not judged.restart:
         return [finish(job, "failed", judged.why)]
+    if judged.bug and "bug" in job.config.act_on:
+        return [finish(job, "failed", judged.bug)]
     out_before = job.book.cordoned()
     actions = blame(job, event.now_s, verdict.hosts, verdict.confidence, verdict.reason)
+    if judged.bug:
+        actions.append(shadow(job, event.now_s, "bug", judged.bug, "stop"))
     job.due_s = event.now_s + judged.pause_s
     infrastructure = verdict.category == "infrastructure" or newest.reason == HANG
     if infrastructure and job.book.cordoned() == out_before and can_examine(job):

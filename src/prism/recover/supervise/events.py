@@ -112,6 +112,13 @@ class SaveFailed(Event):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Degraded(Event):
+    """Checkpoints work in a lesser way than configured; training continues."""
+
+    why: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class CheckpointBroken(Event):
     """A committed checkpoint was found damaged and set aside."""
 
@@ -142,6 +149,7 @@ class Exited(Event):
     code: int | None
     host: str | None = None
     lost: bool = False  # the scheduler says that this host is down
+    saved: str = ""  # a file like a checkpoint that is newer than the launch, where no steps are reported
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

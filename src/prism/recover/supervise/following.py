@@ -9,10 +9,12 @@ from prism.recover.supervise.actions import (
     Finish,
     Launch,
     Notify,
+    Shadow,
 )
-from prism.recover.supervise.job import JobRecord, Phase
+from prism.recover.supervise.job import JobRecord, Judged, Phase
 from prism.recover.supervise.restarts import Failure
 
+_MAX_SHADOWS = 20
 _SURE = 0.8  # a verdict with this confidence cordons the host that it names without a test
 
 
@@ -46,6 +48,14 @@ def launch(job: JobRecord, now_s: float) -> list[Action]:
         skip=tuple(job.skip),
     )
     return [launch]
+
+
+def shadow(job: JobRecord, now_s: float, judgement: str, seen: str, would: str) -> Action:
+    """Write a judgement down without acting on it."""
+    text = f"{seen}; would {would} (--act-on {judgement})" if would else seen
+    judged = Judged(at_s=now_s, attempt=job.attempt, judgement=judgement, text=text)
+    job.shadows = [*job.shadows, judged][-_MAX_SHADOWS:]
+    return Shadow(judgement=judgement, text=text)
 
 
 def blame(job: JobRecord, now_s: float, named: tuple[str, ...], confidence: float, reason: str) -> list[Action]:
@@ -82,9 +92,13 @@ def testable(job: JobRecord) -> tuple[str, ...]:
     return tuple(dict.fromkeys(h for h in (*job.hosts, *job.config.hosts.hosts) if h not in out))
 
 
-def note_failure(job: JobRecord, now_s: float, reason: str, category: str, host: str | None) -> None:
+def note_failure(
+    job: JobRecord, now_s: float, reason: str, category: str, host: str | None, *, saved: str = ""
+) -> None:
     lived_s = now_s - job.launched_s
-    silent = job.best_step < 0 and lived_s >= job.config.restarts.useful_s
+    # Steps that the trainer reports are facts. Without them, or if they come from a log, other signs count as well.
+    counted = job.pace.reports and job.best_step >= 0
+    other = not counted and (bool(saved) or lived_s >= job.config.restarts.useful_s)
     failure = Failure(
         at_s=now_s,
         reason=reason,
@@ -92,7 +106,7 @@ def note_failure(job: JobRecord, now_s: float, reason: str, category: str, host:
         step=job.last_step,
         host=host if len(job.hosts) > 1 else None,  # with one host there is no other to use instead
         lived_s=lived_s,
-        gained=job.best_step > job.failed_at_step or silent,
+        gained=job.best_step > job.failed_at_step or other,
         code=job.own_code,
     )
     job.failed_at_step = max(job.failed_at_step, job.best_step)

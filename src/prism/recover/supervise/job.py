@@ -37,6 +37,16 @@ class Cause(StrEnum):
     RISK = "risk"
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Judged:
+    """A judgement that was not acted on."""
+
+    at_s: float
+    attempt: int
+    judgement: str
+    text: str
+
+
 @dataclass(slots=True, kw_only=True)
 class JobRecord:
     """Everything, apart from the settings, that a restarted supervisor needs."""
@@ -69,6 +79,7 @@ class JobRecord:
     outcome_text: str = ""
     losses: LossWatch = field(default_factory=LossWatch)
     pace: Pace = field(default_factory=Pace)
+    shadows: list[Judged] = field(default_factory=list)  # the newest judgements that were not acted on
     book: HostBook = field(default_factory=HostBook)
     per_day: dict[str, float] = field(default_factory=dict)  # failures of each host, as predicted
 

@@ -119,6 +119,8 @@ def describe(action: Action) -> str:
         case "Explain":
             code = "no exit code" if fields["code"] is None else f"exit code {fields['code']}"
             return f"{'explain':8} attempt {fields['attempt']}, which ended with {code}"
+        case "Shadow":
+            return f"{'shadow':8} {fields['judgement']}: {fields['text']}"
         case "Cordon":
             return f"{'cordon':8} {fields['host']} for {fields['hours']:g} h: {fields['reason']}"
         case name:

@@ -41,6 +41,7 @@ _STEP = re.compile(
 _STEP_AND_LOSS = re.compile(
     rb"\b(?:global[_ ]?)?(?:step|iteration|iter)s?\b\s*[:=#]?\s*\[?\s*(\d{1,12})\b", re.IGNORECASE
 )
+_OF_TOTAL = re.compile(rb"\s*/\s*(\d{1,12})")
 _COLORS = re.compile(rb"\x1b\[[\d;]{0,12}[A-Za-z]")
 
 
@@ -97,7 +98,10 @@ class LogFormats:
         match = _STEP.match(text) or (_STEP_AND_LOSS.search(text) if loss is not None else None)
         if match is None or b"val loss" in words:
             return None
-        return "plain", LoggedStep(step=int(match[1]), loss=loss)
+        step, of_epoch = int(match[1]), _OF_TOTAL.match(text, match.end(1))
+        if of_epoch is not None and (epoch := _EPOCH.search(text)) is not None:
+            step += int(epoch[1]) * int(of_epoch[1])  # "Epoch [2/8], Step [15/20]" counts from 1 in every epoch
+        return "plain", LoggedStep(step=step, loss=loss)
 
     def _read_bar(self, description: bytes, count: int, total: int) -> int | None:
         """The step of a progress bar, counted over epochs; None if the bar is not that of training."""

@@ -14,7 +14,9 @@ class LossPolicy:
     """What counts as a spike, and how often a run may be rolled back for one."""
 
     enabled: bool = True
+    skip_batches: bool = False  # after a rollback, leave the batches of the spike out of the run's data
     window: int = 64
+    kept: int = 512  # losses by step: a commit may be reported hundreds of steps after its save
     min_history: int = 20
     deviations: float = 8.0  # above the median, in robust standard deviations
     min_rise: float = 0.5  # and at least this share of the median
@@ -35,7 +37,15 @@ class Spike:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SavedLevel:
-    """The usual loss when a checkpoint was committed."""
+    """The usual loss at the step of a checkpoint, not at the moment when its commit was reported."""
+
+    step: int
+    loss: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepLoss:
+    """The loss of one step."""
 
     step: int
     loss: float
@@ -43,9 +53,9 @@ class SavedLevel:
 
 @dataclass(slots=True, kw_only=True)
 class LossWatch:
-    """The last losses and the bad ones at their end."""
+    """The usual losses by step, and the bad ones since the last of them."""
 
-    recent: list[float] = field(default_factory=list)
+    recent: list[StepLoss] = field(default_factory=list)  # by rising step
     levels: list[SavedLevel] = field(default_factory=list)
     bad_steps: list[int] = field(default_factory=list)
     bad_batches: list[int] = field(default_factory=list)
@@ -53,9 +63,11 @@ class LossWatch:
 
     def add(self, step: int, batch: int, loss: float, policy: LossPolicy) -> Spike | None:
         """Note a loss; returns a spike once it is certain."""
+        if self.recent and step <= self.recent[-1].step:
+            self.restored(step - 1)
         limit = self.limit(policy)
         if math.isfinite(loss) and (limit is None or loss <= limit):
-            self.recent = [*self.recent, loss][-policy.window :]
+            self.recent = [*self.recent, StepLoss(step=step, loss=loss)][-policy.kept :]
             self.bad_steps, self.bad_batches = [], []
             return None
         self.bad_steps.append(step)
@@ -69,31 +81,38 @@ class LossWatch:
             loss=loss,
         )
 
+    def restored(self, step: int) -> None:
+        """Forget what came after a step: training continues from there, and its loss is again that of this step."""
+        self.recent = [one for one in self.recent if one.step <= step]
+        self.bad_steps, self.bad_batches = [], []
+
     def accept(self) -> None:
         """Accept the present loss as usual, and learn the usual range again."""
         self.recent, self.bad_steps, self.bad_batches = [], [], []
 
-    def saved(self, step: int, in_use: list[int]) -> None:
-        """Note the usual loss at a checkpoint, and forget checkpoints that are no longer in use."""
+    def saved(self, step: int, in_use: list[int], policy: LossPolicy) -> None:
+        """Note the usual loss at the step of a checkpoint, and forget checkpoints that are no longer in use."""
         kept = [level for level in self.levels if level.step in in_use and level.step != step]
-        new = [SavedLevel(step=step, loss=statistics.median(self.recent))] if self.recent else []
+        before = [one.loss for one in self.recent if step - policy.window < one.step <= step]
+        new = [SavedLevel(step=step, loss=statistics.median(before))] if before else []
         self.levels = [*kept, *new]
 
     def better_than(self, loss: float, saved_steps: list[int]) -> list[int]:
-        """The checkpoints that were taken at a lower loss than this one; rolling back to another gains nothing."""
-        higher = {level.step for level in self.levels if level.loss >= loss}
-        return [step for step in saved_steps if step not in higher]
+        """The checkpoints known to be taken at a lower loss than this one; rolling back to another gains nothing."""
+        lower = {level.step for level in self.levels if level.loss < loss}
+        return [step for step in saved_steps if step in lower]
 
     def limit(self, policy: LossPolicy) -> float | None:
         """The loss above which a step is bad; None while there are too few losses."""
-        if len(self.recent) < policy.min_history:
+        last = [one.loss for one in self.recent[-policy.window :]]
+        if len(last) < policy.min_history:
             return None
-        median, spread = _middle(self.recent)
+        median, spread = _middle(last)
         limit = median + max(policy.deviations * spread, policy.min_rise * abs(median))
-        if min(self.recent) <= 0.0:
+        if min(last) <= 0.0:
             return limit
         # The losses of a converged run differ by factors, so a loss that is many times another may still be usual.
-        middle, spread = _middle([math.log(loss) for loss in self.recent])
+        middle, spread = _middle([math.log(loss) for loss in last])
         return max(limit, math.exp(min(_MOST, middle + policy.deviations * spread)))
 
 

@@ -110,13 +110,12 @@ class _Replay:
         self, faults: Sequence[Fault], forecasts: Sequence[Forecasted], config: ReplayConfig, policy: ReplayPolicy
     ) -> None:
         self.faults, self.forecasts, self.config, self.policy = faults, forecasts, config, policy
-        settings = SuperviseConfig(
+        self.settings = SuperviseConfig(
             hosts=HostPolicy(
                 hosts=config.hosts, num_hosts=config.num_hosts, most_risk_per_day=policy.most_risk_per_day
             ),
             examine=ExamineSettings(enabled=False),
         )
-        self.settings = settings.only_restart()
         self.state = JobState(config=self.settings)
         self.hosts: frozenset[str] = frozenset()
         self.down: dict[str, float] = {}  # hosts that are being repaired, and until when

@@ -1,16 +1,15 @@
-"""Whether to restart: depends on how the attempt ended, on progress, and on the failures so far.
+"""Whether to restart: depends on progress, and on the failures so far.
 
-A failure that is not understood leads to a restart, as under torchrun. A run stops only if a restart would certainly
-fail again, or if restarts make no progress.
+Every failure leads to a restart, as under torchrun. A run stops if the same error of the program came back at the same
+place after restarts, or if many restarts in a row made no progress.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from prism.records.verdict import Verdict
 
-_DAY_S = 86_400.0
 # Below this confidence a verdict rests on an exit code only: a SIGKILL may come from the OOM killer or an operator.
 SURE_ENOUGH = 0.6
 # Bugs of the program. A missing file or permission is not among them: storage may have been away for a moment.
@@ -21,31 +20,19 @@ CORRUPTION = "SilentCorruption"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Budgets:
-    """Failures of each class that are allowed per day; those of attempts that reached a new step are not counted."""
-
-    infrastructure: int = 50
-    hang: int = 20
-    unknown: int = 10
-    framework: int = 5
-    script: int = 2
-    preemption: int = 10  # in a row, of attempts that reached no new step
-
-    def of(self, category: str) -> int:
-        """The budget of a class; 0 for an unknown class."""
-        return int(getattr(self, category, 0))
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class RestartPolicy:
-    """Budgets per class of failure and day, and the pauses between tries."""
+    """How often a command is restarted, and the pauses between tries."""
 
-    budgets: Budgets = field(default_factory=Budgets)
-    startup_retries: int = 2  # consecutive, for a job that ends before its first step
+    max_restarts: int | None = None  # in all; None: without a limit while there is progress
+    max_without_progress: int = 20  # failures in a row
+    same_error: int = 3  # so often in a row at the same place, an error of the program is there to stay
     useful_s: float = 600.0  # an attempt without steps that lasts this long counts as progress
-    max_without_progress: int = 5  # failures in a row with no new step
-    backoff_s: float = 10.0
+    backoff_s: float = 1.0  # before the second try without progress; doubled before every further one
     max_backoff_s: float = 600.0
+
+    def pause_s(self, stuck: int) -> float:
+        """The pause after so many failures in a row without progress."""
+        return 0.0 if stuck <= 1 else min(self.max_backoff_s, self.backoff_s * 2.0 ** min(stuck - 2, 60))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,7 +45,7 @@ class Failure:
     step: int
     host: str | None = None
     lived_s: float = 0.0
-    gained: bool = True  # the attempt reached a step that no failed attempt before had reached
+    gained: bool = True  # there was progress: a step that is new, a checkpoint, or a long life
     code: int | None = None  # the command's exit code, where it ended by itself
 
 
@@ -69,6 +56,7 @@ class Judgement:
     restart: bool
     pause_s: float
     why: str
+    bug: str = ""  # why a restart would be of no use, if the program looks wrong
 
 
 def judge(verdict: Verdict, failures: list[Failure], *, policy: RestartPolicy) -> Judgement:
@@ -80,38 +68,41 @@ def judge(verdict: Verdict, failures: list[Failure], *, policy: RestartPolicy) -
     name = f"{what} {at}" + (f" on {newest.host}" if newest.host else "")
     if (why := _find_reason_to_stop(verdict, failures, policy)) is not None:
         return Judgement(restart=False, pause_s=0.0, why=f"{name}: {why}")
-    stuck = count_stuck(failures)
-    pause_s = 0.0 if stuck <= 1 else min(policy.max_backoff_s, policy.backoff_s * 2.0 ** (stuck - 2))
-    return Judgement(restart=True, pause_s=pause_s, why=name)
+    bug = f"{name}: a bug of the program, a restart would hit it again; {_advice(verdict)}" if _is_bug(verdict) else ""
+    return Judgement(restart=True, pause_s=policy.pause_s(count_stuck(failures)), why=name, bug=bug)
+
+
+def _is_bug(verdict: Verdict) -> bool:
+    return verdict.reason in _BUGS and verdict.confidence >= SURE_ENOUGH
 
 
 def _find_reason_to_stop(verdict: Verdict, failures: list[Failure], policy: RestartPolicy) -> str | None:
-    newest = failures[-1]
-    sure = verdict.confidence >= SURE_ENOUGH
-    started = any(f.step >= 0 or f.lived_s >= policy.useful_s for f in failures)
-    meets_it_again = verdict.action == "stop" or verdict.reason in _BUGS
-    programs = verdict.category in ("script", "framework") and meets_it_again
-    if programs and sure and (verdict.reason in _BUGS or not started):
-        return f"a bug of the program, a restart would hit it again; {_advice(verdict)}"
-    # If it fails at the same step and always on the same host, the host is the suspect; HostBook.strike handles that.
-    twins = [f for f in failures[:-1] if (f.reason, f.step) == (newest.reason, newest.step)]
-    here = any(f.host is None or f.host != newest.host for f in twins)
-    if here and newest.step >= 0 and sure and verdict.category in ("framework", "script"):
-        return f"as before: it fails at the same place, a restart does not help; {_advice(verdict)}"
+    if policy.max_restarts is not None and len(failures) > policy.max_restarts:
+        return f"{len(failures)} failures, {policy.max_restarts} restarts are allowed; {_advice(verdict)}"
+    if verdict.category in ("framework", "script") and verdict.confidence >= SURE_ENOUGH:
+        alike = _count_alike(failures)
+        if alike >= policy.same_error:
+            return f"{alike} times in a row at the same place, a restart does not help; {_advice(verdict)}"
     stuck = count_stuck(failures)
-    if not started and stuck > policy.startup_retries:
-        return f"it ended before its first step, {stuck} times in a row; {_advice(verdict)}"
     if stuck > policy.max_without_progress:
-        return f"{stuck} failures in a row without a new step; {_advice(verdict)}"
-    day = [f for f in failures if f.category == newest.category and f.at_s >= newest.at_s - _DAY_S and not f.gained]
-    budget = policy.budgets.of(newest.category)
-    if len(day) > budget:
-        return f"{len(day)} failures of class {newest.category} in a day without a new step, {budget} are allowed"
+        return f"{stuck} failures in a row without progress; {_advice(verdict)}"
     return None
 
 
+def _count_alike(failures: list[Failure]) -> int:
+    """How many failures at the end have one reason and one place, on hosts that are not always the same one."""
+    newest, alike = failures[-1], 0
+    for failure in reversed(failures):
+        if (failure.reason, failure.step) != (newest.reason, newest.step) or (failure.step < 0 and failure.gained):
+            break
+        alike += 1
+    hosts = {failure.host for failure in failures[len(failures) - alike :]}
+    # Always on the same host of several: the host is the suspect, which HostBook.strike handles.
+    return 0 if alike and len(hosts) == 1 and newest.host is not None else alike
+
+
 def count_stuck(failures: list[Failure]) -> int:
-    """How many failures there are since the last one that reached a new step, including it."""
+    """How many failures there are since the last one with progress, including it."""
     for back, failure in enumerate(reversed(failures)):
         if failure.gained:
             return back + 1

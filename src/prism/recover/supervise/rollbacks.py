@@ -37,8 +37,8 @@ def answer_spike(spike: Spike, saved_steps: list[int], past: RollbackHistory, po
             kind="leave alone", text=f"{name}; there is no better checkpoint to go back to, so the job is left alone"
         )
     if again and math.isfinite(spike.loss):
-        # The batches were skipped, so they are not the cause: the schedule or the data changed on purpose.
-        return Answer(kind="leave alone", text=f"{name}, also without the batches left out; taken as the new level")
+        # It came back after a rollback, so it is not chance: the schedule or the data may have changed on purpose.
+        return Answer(kind="leave alone", text=f"{name}, again after going back; taken as the new level")
     if again and past.count >= policy.max_rollbacks:
         return Answer(
             kind="give up",

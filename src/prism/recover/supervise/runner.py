@@ -26,6 +26,7 @@ from prism.recover.supervise.launchers.node import find_ranks, send
 from prism.recover.supervise.launchers.processes import ProcessorUse
 from prism.recover.supervise.notify import post
 from prism.recover.supervise.recorder import ask_for_dumps, recorder_variables
+from prism.recover.supervise.saved_files import find_saved
 from prism.recover.supervise.stacks import take_stacks
 from prism.recover.supervise.state import Cause, JobState, Phase
 from prism.recover.supervise.watch import Watch, find_frozen_host
@@ -143,7 +144,12 @@ class Supervisor:
             # The supervisor itself ended a hung attempt, so the host to blame is the first that fell silent.
             hung = self.state.cause is Cause.HANG
             host = find_frozen_host(self._folder) if hung else look.first_failed
-            yield events.Exited(now_s=self.clock.now_s(), code=look.code, host=host, lost=look.lost)
+            saved = "" if look.code == 0 or self.state.pace.reports else self._find_saved()
+            yield events.Exited(now_s=self.clock.now_s(), code=look.code, host=host, lost=look.lost, saved=saved)
+
+    def _find_saved(self) -> str:
+        launched_s = time.time() - (self.clock.now_s() - self.state.launched_s)
+        return find_saved(Path.cwd(), launched_s, without=self.run_dir)
 
     def _has_settled(self, look: Look) -> bool:
         """Whether the other hosts have ended or had time to. The first host to end is often not the cause."""

@@ -14,7 +14,7 @@ from prism.recover.supervise.actions import (
     TakeStacks,
     Uncordon,
 )
-from prism.recover.supervise.following import can_examine, launch, leave_out, note_failure
+from prism.recover.supervise.following import can_examine, launch, leave_out, note_failure, shadow
 from prism.recover.supervise.job import Cause, JobRecord, Phase
 from prism.recover.supervise.losses import Spike
 from prism.recover.supervise.restarts import CORRUPTION, HANG
@@ -79,18 +79,23 @@ def on_step(job: JobRecord, event: events.StepDone) -> list[Action]:
         batch = event.step if event.batch is None else event.batch
         spike = job.losses.add(event.step, batch, event.loss, job.config.losses)
         if spike is not None:
-            return _on_spike(job, spike)
+            return _on_spike(job, event.now_s, spike)
     if job.pace.is_slow(job.config.pace):
-        return _on_slow(job)
+        return _on_slow(job, event.now_s)
     return []
 
 
-def _on_spike(job: JobRecord, spike: Spike) -> list[Action]:
+def _on_spike(job: JobRecord, now_s: float, spike: Spike) -> list[Action]:
     # Without reports there is no Checkpointer, so no checkpoint is known to roll back to.
     saved = job.saved_steps if job.pace.reports and job.folder else []
     if math.isfinite(spike.loss):
         saved = job.losses.better_than(spike.loss, saved)
     answer = answer_spike(spike, saved, job.rollbacks, job.config.losses)
+    if "spike" not in job.config.act_on:
+        told_of, job.losses.left_alone = job.losses.left_alone, True
+        job.losses.accept()
+        would = f"go back to step {answer.resume_step}" if answer.kind == "go back" else ""
+        return [] if told_of else [shadow(job, now_s, "spike", answer.text, would)]
     if answer.kind == "leave alone":
         told_of, job.losses.left_alone = job.losses.left_alone, True
         job.losses.accept()
@@ -103,26 +108,30 @@ def _on_spike(job: JobRecord, spike: Spike) -> list[Action]:
     job.num_rollbacks += 1
     job.resume_step = answer.resume_step
     job.rollbacks = RollbackHistory(first_step=spike.first_step, resume_step=answer.resume_step, count=answer.tries)
-    job.skip.append(BatchRange(first=spike.first_batch, last=spike.last_batch))
-    text = f"{answer.text}: back to step {job.resume_step}, leaving out batches {job.skip[-1]}"
-    return [Notify(level="warning", text=f"{text} (losses.enabled: false would have let it run)"), kill]
+    text = f"{answer.text}: back to step {job.resume_step}"
+    if job.config.losses.skip_batches:
+        job.skip.append(BatchRange(first=spike.first_batch, last=spike.last_batch))
+        text += f", leaving out batches {job.skip[-1]}"
+    return [Notify(level="warning", text=text), kill]
 
 
 def _widen_skip(job: JobRecord, event: events.StepDone) -> None:
     """Skip the batches of bad steps between the decision and the end of the attempt too."""
     limit = job.losses.limit(job.config.losses)
     bad = event.loss is not None and not (limit is not None and event.loss <= limit)
-    if bad and event.batch is not None and job.skip:
+    if bad and event.batch is not None and job.skip and job.config.losses.skip_batches:
         last = job.skip[-1]
         job.skip[-1] = BatchRange(first=last.first, last=max(last.last, event.batch))
 
 
-def _on_slow(job: JobRecord) -> list[Action]:
+def _on_slow(job: JobRecord, now_s: float) -> list[Action]:
     baseline, present = job.pace.baseline_s or 0.0, min(job.pace.recent[-job.config.pace.slow_steps :])
     text = f"steps take {present:.3g} s or more, {baseline:.3g} s is usual"
-    if not can_examine(job):
+    if not can_examine(job) or "slow" not in job.config.act_on:
         job.pace.accept(job.config.pace)
-        return [Notify(level="warning", text=f"{text}; there is no other host to move to")]
+        if not can_examine(job):
+            return [shadow(job, now_s, "slow", f"{text}; there is no other host to move to", "")]
+        return [shadow(job, now_s, "slow", text, "save, test the hosts and move the job")]
     job.phase, job.cause = Phase.STOPPING, Cause.SLOW
     grace = job.config.launch.grace_s
     return [
@@ -136,9 +145,11 @@ def on_corruption(job: JobRecord, event: events.Corrupted) -> list[Action]:
     if job.phase is not Phase.RUNNING:
         return []
     good = [step for step in job.saved_steps if step <= event.last_clean_step] if job.folder else []
-    if not good or not job.config.act_on_corruption:
-        reason = "act_on_corruption is off" if good else "no checkpoint is older than that"
-        return [Notify(level="page", text=f"{event.why}; {reason}, so the job is left alone")]
+    if not good or "corruption" not in job.config.act_on:
+        would = f"go back to step {max(good)}" if good else ""
+        seen = event.why if good else f"{event.why}; no checkpoint is older than that"
+        told = shadow(job, event.now_s, "corruption", seen, would)
+        return [told, Notify(level="page", text=f"{seen}; the job is left alone")]
     job.phase, job.cause, job.resume_step = Phase.STOPPING, Cause.CORRUPTION, max(good)
     note_failure(job, event.now_s, CORRUPTION, "infrastructure", event.hosts[0] if event.proven else None)
     known = event.proven and event.hosts[0] in job.config.hosts.hosts
@@ -157,6 +168,7 @@ def on_checkpoint(job: JobRecord, event: events.Event) -> list[Action]:
             job.pace.reports, job.pace.last_seen_s = True, event.now_s
         case events.Restored():
             job.resume_step = None
+            job.losses.restored(event.step)
             job.saved_steps = [step for step in job.saved_steps if step <= event.step]
             again = f", {job.best_step - event.step} steps to do again" if job.best_step > event.step else ""
             return [Notify(level="info", text=f"continued from step {event.step} ({event.source}){again}")]
@@ -164,7 +176,7 @@ def on_checkpoint(job: JobRecord, event: events.Event) -> list[Action]:
             recovered, job.save_trouble = job.save_trouble, False
             if event.healthy:
                 job.saved_steps = [*(s for s in job.saved_steps if s != event.step), event.step][-_MAX_SAVED:]
-                job.losses.saved(event.step, job.saved_steps)
+                job.losses.saved(event.step, job.saved_steps, job.config.losses)
             if recovered:
                 return [Notify(level="info", text=f"saves work again: step {event.step} is committed")]
             return _leave_risky(job, event) if event.healthy else []
@@ -173,6 +185,8 @@ def on_checkpoint(job: JobRecord, event: events.Event) -> list[Action]:
             if first:
                 text = f"the save of step {event.step} failed ({event.why}); training goes on, the last good stays"
                 return [Notify(level="page", text=text)]
+        case events.Degraded():
+            return [Notify(level="page", text=f"{event.why}; training goes on")]
         case events.CheckpointBroken():
             job.saved_steps = [step for step in job.saved_steps if step != event.step]
             return [Notify(level="warning", text=f"checkpoint {event.step} is damaged and set aside: {event.why}")]

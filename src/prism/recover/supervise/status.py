@@ -47,6 +47,7 @@ class RunStatus:
     num_failures: int
     num_rollbacks: int
     skipped_batches: tuple[str, ...]
+    shadows: tuple[str, ...]  # the newest judgements that were not acted on
     decisions: tuple[str, ...]
 
     def to_json(self) -> dict[str, Any]:
@@ -88,6 +89,7 @@ def read_status(run_dir: Path, num_decisions: int = 10) -> RunStatus:
         num_failures=len(state.failures),
         num_rollbacks=state.num_rollbacks,
         skipped_batches=tuple(map(str, state.skip)),
+        shadows=tuple(f"attempt {one.attempt}, {one.judgement}: {one.text}" for one in state.shadows),
         decisions=tuple(decisions),
     )
 

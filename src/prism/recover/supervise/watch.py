@@ -145,6 +145,7 @@ _PARSERS: dict[str, Callable[[dict[str, Any], float], events.Event]] = {
     "restored": lambda f, now: events.Restored(now_s=now, step=int(f["step"]), source=str(f["source"])),
     "saved": lambda f, now: events.Saved(now_s=now, step=int(f["step"]), healthy=bool(f.get("healthy", True))),
     "save_failed": lambda f, now: events.SaveFailed(now_s=now, step=int(f["step"]), why=str(f["why"])),
+    "degraded": lambda f, now: events.Degraded(now_s=now, why=str(f["why"])),
     "broken": lambda f, now: events.CheckpointBroken(now_s=now, step=int(f["step"]), why=str(f["why"])),
     "paused": lambda f, now: events.Paused(now_s=now, what=str(f.get("what", ""))),
     "resumed": lambda f, now: events.Resumed(now_s=now),
