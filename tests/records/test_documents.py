@@ -77,8 +77,3 @@ def test_confidence_of_a_layout_is_that_all_its_degrees_are_right() -> None:
 def test_a_wrong_layout_is_named(document: dict[str, object], expected: str) -> None:
     with pytest.raises(InputError, match=expected):
         Layout.from_json(document)
-
-
-def test_a_wrong_verdict_is_named() -> None:
-    with pytest.raises(InputError, match="'reason' is 'Gremlins'"):
-        Verdict.from_json({"reason": "Gremlins", "category": "script", "action": "stop"})

@@ -117,7 +117,7 @@ def test_torchruns_summary_names_rank_and_host_of_a_killed_process():
         "  rank      : 9 (local_rank: 1)\n  exitcode  : -9 (pid: 12)\n  error_file: <N/A>\n  traceback : Signal 9 (SIGKILL)"
     )
     verdict = verdict_of(text)
-    assert (verdict.reason, verdict.first_rank, verdict.hosts) == ("NodeFailure", 9, ("node-7",))
+    assert (verdict.reason, verdict.first_rank, verdict.hosts) == ("Unknown", 9, ("node-7",))
     assert verdict.action == "restart", "its launcher still runs there, so the host is not lost"
 
 
@@ -184,7 +184,8 @@ def test_a_killed_process_outranks_the_tracebacks_of_its_victims():
     text = STEPS + "".join(victim.format(r=r) for r in (0, 1, 3))
     text += summary_of([(0, -15), (1, -15), (2, -9), (3, -15)], first=2)
     verdict = verdict_of(text)
-    assert (verdict.reason, verdict.first_rank, verdict.hosts) == ("NodeFailure", 2, ("node-0",))
+    assert (verdict.reason, verdict.first_rank, verdict.hosts) == ("Unknown", 2, ("node-0",))
+    assert verdict.says == "killed by SIGKILL: the kernel's memory killer or a person"
 
 
 def test_frames_say_what_failed_where_the_log_ends_before_the_exception():
@@ -205,7 +206,7 @@ def test_frames_say_what_failed_where_the_log_ends_before_the_exception():
         ("OSError: [Errno 5] Input/output error: '/data/shard-3'", "OSError", "restart"),
         ("OSError: [Errno 28] No space left on device: '/ckpt/x'", "OSError", "stop"),
         ("Fatal Python error: Bus error", "RuntimeError", "restart"),
-        ("bash: line 1: 4412 Killed   python train.py", "OutOfMemoryError", "restart"),
+        ("bash: line 1: 4412 Killed   python train.py", "Unknown", "restart"),
         ("[19071.9] Memory cgroup out of memory: Killed process 4178 (python)", "OutOfMemoryError", "stop"),
         ("botocore.exceptions.ParamValidationError: Parameter validation failed:", "S3StorageError", "stop"),
     ],
@@ -232,3 +233,35 @@ def test_a_cancelled_step_is_no_lost_node():
     lines += ["slurmstepd-n1: error: *** JOB 1 ON n1 CANCELLED AT 2026-11-16T01:37:29 ***"]
     verdict = verdict_of("\n".join(lines))
     assert (verdict.reason, verdict.hosts) == ("Unknown", ())
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "mpirun noticed that process rank 3 with PID 77 on node gpu-7 exited on signal 9 (Killed).",
+        "srun: error: gpu-7: task 3: Killed",
+        "train.sh: line 12: 4411 Killed    python train.py",
+        "exitcode  : -9 (pid: 12)",
+        "[2026-11-02 10:04:08,310] [ERROR] [launch.py:321:sigkill_handler] ['python', 'train.py'] exits with return code = -9",
+    ],
+)
+def test_a_kill_of_which_nothing_more_is_known_is_said_in_one_way(line):
+    verdict = verdict_of(STEPS + line + "\n")
+    assert (verdict.reason, verdict.outcome, verdict.cause.kind, verdict.action) == (
+        "Unknown",
+        "failed",
+        "signal",
+        "restart",
+    )
+    assert verdict.says == "killed by SIGKILL: the kernel's memory killer or a person"
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "Memory cgroup out of memory: Killed process 4412 (python) total-vm:1kB",
+        "slurmstepd: error: Detected 1 oom_kill event in StepId=8.0. Some of the step tasks have been OOM Killed.",
+    ],
+)
+def test_the_memory_killer_that_says_so_is_named(line):
+    assert verdict_of(STEPS + line + "\nKilled\n").reason == "OutOfMemoryError"

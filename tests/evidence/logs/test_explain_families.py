@@ -27,7 +27,6 @@ LINES = {
         "ray.exceptions.ObjectStoreFullError: Failed to put object in object store because it is full",
         "Memory on the node (IP: 10.0.0.4) was 250.1GB / 256.0GB, which exceeds the memory usage threshold of 0.95",
         "Last State:     Terminated\n  Reason:       OOMKilled\n  Exit Code:    137",
-        "mpirun noticed that process rank 3 with PID 77 on node gpu-7 exited on signal 9 (Killed).",
     ],
     "NCCLTimeoutError": [
         "jaxlib.xla_extension.XlaRuntimeError: DEADLINE_EXCEEDED: Barrier timed out. Barrier_id: step_7",

@@ -237,5 +237,5 @@ def _read_job_logs(evidence: Evidence, files: Sequence[Path], folder: Path) -> N
     except InputError as error:
         evidence.notes.append(str(error))
         return
-    if found.verdict.reason not in ("Unknown", "none"):
+    if found.verdict.cause.kind not in ("unknown", "none"):
         evidence.clues.append(stop_clues.read_verdict(found.verdict))

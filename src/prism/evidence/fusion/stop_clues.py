@@ -76,7 +76,7 @@ def read_behind(behind: Behind) -> Clue:
 def read_verdict(verdict: Verdict) -> Clue:
     """A log's verdict as a clue; a symptom happens to all ranks, so it names no culprit."""
     lines = "; ".join(e.text for e in verdict.evidence[:2])
-    symptom = verdict.reason in _SYMPTOMS or (verdict.category == "infrastructure" and is_loss_of_peer(lines))
+    symptom = verdict.cause.name in _SYMPTOMS or (verdict.category == "infrastructure" and is_loss_of_peer(lines))
     by_kernel = all("Xid" in e.text for e in verdict.evidence)  # The kernel's log does not show what the job did.
     suspects: tuple[Suspect, ...] = ()
     if not symptom:
@@ -85,8 +85,8 @@ def read_verdict(verdict: Verdict) -> Clue:
             suspects = (Suspect(type="rank", id=str(verdict.first_rank)), *suspects)
     return Clue(
         source="log",
-        what=verdict.reason,
-        text=f"{Path(verdict.log).name}: {verdict.reason} ({verdict.category}): {lines}"[:600],
+        what=verdict.cause.name,
+        text=f"{Path(verdict.log).name}: {verdict.says} ({verdict.category}): {lines}"[:600],
         suspects=suspects,
         since_ns=None,
         # A verdict's confidence is that of its reason, not of its host.

@@ -14,13 +14,14 @@ from prism.evidence.logs.ranks import Suspect, choose_root, find_suspect, may_is
 from prism.evidence.logs.routine import Family
 from prism.evidence.logs.rules import LAYERS, RuleBook, shipped_rules
 from prism.evidence.logs.secrets import mask
-from prism.records.verdict import CATEGORY_OF_REASON, NO_FAILURE, Action, EvidenceLine, Verdict
+from prism.records.causes import CATEGORY_OF_REASON, NO_FAILURE, UNKNOWN, Cause, cause_of
+from prism.records.verdict import Action, EvidenceLine, Verdict
 
 LAST_LINES = 40  # of the log; an agent always gets them
 MAX_EVIDENCE = 12
 ONCE = "it failed before its first step: restart once; if it fails again, stop and page"
 _KILLED = (
-    "A rank was killed from outside while it trained; its launcher lives, so its host is up. Look in the kernel log of "
+    "A rank was killed while it trained, by the kernel's memory killer or by a person; its launcher lives, so its host is up. Look in the kernel log of "
     "that host for oom-kill, and ask who else may end processes there. Restart from the last checkpoint; if it is "
     "killed there again, test the host."
 )
@@ -74,7 +75,7 @@ def diagnose(job: JobLog, knowledge: Knowledge | None = None) -> Diagnosis:
     know = knowledge or Knowledge()
     hits = find_hits(job, know.rules, know.family.templates)
     kept = compress(job, hits, know.rules, know.family.templates)
-    root = choose_root([h for h in hits if h.reason != "Unknown"])
+    root = choose_root([h for h in hits if h.explains_end])
     neighbours: list[Neighbour] = []
     finish = find_finish(job, hits, know.rules)
     if finish is not None:
@@ -97,11 +98,13 @@ def diagnose(job: JobLog, knowledge: Knowledge | None = None) -> Diagnosis:
 def _verdict_of(job: JobLog, hits: list[Hit], root: Hit, book: RuleBook) -> Verdict:
     suspect = find_suspect(job, hits, root)
     reason = root.reason
-    # A rank that stops in the middle of training without a message has lost its process or its node.
+    advice = _advice_of(root, reason, book)
+    cause = cause_of(root.cause or reason)
     if suspect.vanished and job.saw_progress and root.depth < EXCEPTION_DEPTH:
-        reason = "NodeFailure"
-    killed = reason != root.reason and suspect.killed
-    advice: tuple[Action, str] = ("restart", _KILLED) if killed else _advice_of(root, reason, book)
+        # A rank that stops in the middle of training without a message has lost its process or its node.
+        reason = UNKNOWN if suspect.killed else "NodeFailure"
+        cause = cause_of("SIGKILL" if suspect.killed else reason)
+        advice = ("restart", _KILLED) if suspect.killed else _advice_of(root, reason, book)
     action, mitigation = advice
     # If only the job itself printed something about a host, the host should be checked, not isolated.
     hearsay = reason == root.reason and blames_host(root, book) and not may_isolate(root, hits)
@@ -115,11 +118,18 @@ def _verdict_of(job: JobLog, hits: list[Hit], root: Hit, book: RuleBook) -> Verd
         action=action,
         confidence=confidence,
         evidence=_evidence(job, hits, root),
-        hosts=() if hearsay or _is_excused(root, reason, book) else _hosts(suspect, root, reason, action),
+        hosts=() if hearsay or _is_excused(root, reason, book) else _hosts(suspect, root, cause, action),
         first_rank=suspect.rank,
+        outcome=_outcome_of(cause, action),
+        cause=cause,
         mitigation=mitigation,
         notes=(*suspect.notes, *_note_attempts(action, job)),
     )
+
+
+def _outcome_of(cause: Cause, action: Action) -> str:
+    """What became of the run; a node is lost only where it should be left out of the next attempt."""
+    return "failed" if cause.outcome == "lost_node" and action != "isolate_and_restart" else cause.outcome
 
 
 def _with_last_lines(kept: list[LogLine], job: JobLog) -> list[LogLine]:
@@ -167,9 +177,10 @@ def _is_excused(root: Hit, reason: str, book: RuleBook) -> bool:
     return given is not None and given != "isolate_and_restart" == book.advice[reason].action
 
 
-def _hosts(suspect: Suspect, root: Hit, reason: str, action: Action) -> tuple[str, ...]:
+def _hosts(suspect: Suspect, root: Hit, cause: Cause, action: Action) -> tuple[str, ...]:
     told_by_kernel = root.line.trusted and root.line.writer == "kernel"
-    blames_host = CATEGORY_OF_REASON[reason] == "infrastructure" or action == "isolate_and_restart" or told_by_kernel
+    where_to_look = cause.category == "infrastructure" or cause.kind == "signal"
+    blames_host = where_to_look or action == "isolate_and_restart" or told_by_kernel
     return (suspect.host,) if suspect.host is not None and blames_host else ()
 
 

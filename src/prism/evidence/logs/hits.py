@@ -22,7 +22,7 @@ from prism.evidence.logs.origins import strip_level
 from prism.evidence.logs.routine import template_of
 from prism.evidence.logs.rules import LAYERS, Rule, RuleBook
 from prism.evidence.logs.triggers import is_progress
-from prism.records.verdict import CATEGORY_OF_REASON
+from prism.records.causes import CATEGORY_OF_REASON, UNKNOWN
 
 EXCEPTION_DEPTH = LAYERS.index("exception")
 SYMPTOM_DEPTH = LAYERS.index("symptom")
@@ -77,6 +77,16 @@ class Hit:
     exception: str | None = None
     raised: bool = False
     reported: bool = False
+
+    @property
+    def cause(self) -> str | None:
+        """What the rule says beyond the reason; None if it says no more."""
+        return self.rule.cause if self.rule is not None and self.rule.reason == self.reason else None
+
+    @property
+    def explains_end(self) -> bool:
+        """Whether it says why the run ended."""
+        return self.reason != UNKNOWN or self.cause is not None
 
 
 def find_hits(job: JobLog, book: RuleBook, routine: Container[str] = frozenset()) -> list[Hit]:

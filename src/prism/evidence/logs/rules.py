@@ -17,6 +17,7 @@ from prism.errors import BadConfigError
 from prism.evidence.logs.literals import required_words, split_alternatives
 from prism.evidence.logs.patterns import MAX_LINE_CHARS, Matcher, UnsafePatternError, compile_outside, compile_own
 from prism.evidence.logs.triggers import has_trouble
+from prism.records.causes import cause_of
 from prism.records.verdict import FAILURE_REASONS, Action
 
 # From causes that explain nothing to causes that explain everything after them.
@@ -24,7 +25,7 @@ LAYERS = ("wrapper", "exit", "symptom", "message", "exception", "cause", "hardwa
 _SHIPPED = ("accelerators", "clusters", "hardware", "storage", "memory", "cuda", "loading", "network", "script")
 _SHIPPED_LAST = ("messages", "endings")  # messages without a class, and messages that only report an end
 _REQUIRED = ("id", "reason", "layer", "pattern", "example", "counter_example")
-_OPTIONAL = ("unless", "action", "mitigation", "explains")
+_OPTIONAL = ("unless", "action", "mitigation", "explains", "cause")
 MIN_WORD_CHARS, MIN_CODE_CHARS = 11, 6  # plain words, and words with a digit or a sign in them
 
 
@@ -32,7 +33,7 @@ MIN_WORD_CHARS, MIN_CODE_CHARS = 11, 6  # plain words, and words with a digit or
 class Rule:
     """One rule; `layer` orders causes, `explains` lists the reasons for which an earlier hit accounts.
 
-    `ours` means that the rule ships with Prism; other patterns must run in bounded time.
+    `cause` names one of `records/causes.py`. `ours` means that the rule ships with Prism; other patterns must run in bounded time.
     """
 
     id: str
@@ -45,6 +46,7 @@ class Rule:
     action: Action | None = None
     mitigation: str | None = None
     explains: tuple[str, ...] = ()
+    cause: str | None = None  # what ended the run, if none of the reasons says it
     ours: bool = False
 
     @property
@@ -224,6 +226,8 @@ def parse_rule(row: Any, where: str, *, ours: bool = False) -> Rule:
             raise BadConfigError(f"{where}: '{key}' is {row[key]!r}, expected one of {', '.join(allowed)}")
     if not isinstance(row.get("unless") or "", str) or not set(row.get("explains") or ()) <= {*FAILURE_REASONS}:
         raise BadConfigError(f"{where}: 'unless' is a pattern and 'explains' a list of reasons; correct them")
+    if "cause" in row and cause_of(str(row["cause"])).kind == "unknown":
+        raise BadConfigError(f"{where}: 'cause' is {row['cause']!r}, which is none of Prism's causes; see docs/explain.md")
     rule = Rule(**{**row, "explains": tuple(row.get("explains") or ()), "ours": ours})
     _check_patterns(rule, where)
     if not rule.matches(rule.example):

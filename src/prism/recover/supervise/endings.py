@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from prism.records.verdict import Verdict
+from prism.records.causes import HANG, PREEMPTED, SLOW, UNKNOWN
+from prism.records.verdict import Verdict, unknown_verdict
 from prism.recover.supervise import events
 from prism.recover.supervise.actions import (
     Action,
@@ -14,7 +15,6 @@ from prism.recover.supervise.actions import (
     Kill,
     Notify,
 )
-from prism.recover.supervise.explainer import PREEMPTED
 from prism.recover.supervise.following import (
     blame,
     can_examine,
@@ -28,9 +28,9 @@ from prism.recover.supervise.following import (
     wait_or_launch,
 )
 from prism.recover.supervise.job import Cause, JobRecord, Phase
-from prism.recover.supervise.restarts import HANG, SLOW, judge
+from prism.recover.supervise.restarts import judge
 
-_UNKNOWN = Verdict(log="", reason="Unknown", category="unknown", action="restart", confidence=0.0)
+_UNKNOWN = unknown_verdict()
 
 
 def on_exit(job: JobRecord, event: events.Exited) -> list[Action]:
@@ -45,7 +45,7 @@ def on_exit(job: JobRecord, event: events.Exited) -> list[Action]:
     if job.preempted:
         return sweep + _on_preempted(job, event.now_s)
     job.phase, job.own_code = Phase.EXPLAINING, event.code
-    note_failure(job, event.now_s, "Unknown", "unknown", event.host, saved=event.saved)
+    note_failure(job, event.now_s, UNKNOWN, "unknown", event.host, saved=event.saved)
     if event.lost and event.host is not None:
         known = events.Explained(now_s=event.now_s, verdict=_node_failure(event.host))
         return sweep + on_explained(job, known)
@@ -110,21 +110,21 @@ def on_explained(job: JobRecord, event: events.Explained) -> list[Action]:
     if job.phase is not Phase.EXPLAINING:
         return []
     verdict, newest = event.verdict, job.failures[-1]
-    if verdict.reason == PREEMPTED and newest.reason != HANG:
+    if verdict.cause.name == PREEMPTED and newest.reason != HANG:
         job.failures.pop()
         return _on_preempted(job, event.now_s)
     if newest.reason != HANG:
         # A lost connection shows that something happened on another host. The host test finds out on which one.
         began_on = None if verdict.reason == "ConnectionError" else newest.host
         named = next((h for h in verdict.hosts if h in job.hosts and len(job.hosts) > 1), began_on)
-        job.failures[-1] = replace(newest, reason=verdict.reason, category=verdict.category, host=named)
+        job.failures[-1] = replace(newest, reason=verdict.cause.name, category=verdict.category, host=named)
     judged = judge(verdict, job.failures, policy=job.config.restarts)
     if not judged.restart:
         return [finish(job, "failed", judged.why)]
     if judged.bug and "bug" in job.config.act_on:
         return [finish(job, "failed", judged.bug)]
     out_before = job.book.cordoned()
-    actions = blame(job, event.now_s, verdict.hosts, verdict.confidence, verdict.reason)
+    actions = blame(job, event.now_s, verdict.hosts, verdict.confidence, verdict.cause.name)
     if judged.bug:
         actions.append(shadow(job, event.now_s, "bug", judged.bug, "stop"))
     job.due_s = event.now_s + judged.pause_s

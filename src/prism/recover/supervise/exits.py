@@ -11,6 +11,7 @@ import signal
 from dataclasses import dataclass
 from pathlib import Path
 
+from prism.records.causes import signal_in_code
 from prism.recover.supervise.launchers import is_killed
 
 _TAIL_BYTES = 4 << 20
@@ -53,7 +54,7 @@ def read_ending(logs: list[Path], code: int | None) -> Ending:
     # Another launcher may list a rank that lost its peer before the one that was killed.
     first = min(roots, key=lambda match: (not is_killed(int(match[3])), match[1]), default=None)
     rank = int(first[2]) if first is not None else None
-    number = _signal_of(int(first[3]) if first is not None else code)
+    number = signal_in_code(int(first[3]) if first is not None else code)
     lost = any(_lost_a_peer(text, rank) for text in texts)
     told = any(_TOLD_TO_GO.search(text) for text in texts) or number == signal.SIGTERM
     return Ending(signal=number, told_to_go=told, rank=rank, peer_lost=lost)
@@ -75,27 +76,11 @@ def write_own_words(source: Path, target: Path, rank: int | None) -> None:
                 kept.write(line)
 
 
-def signal_name(number: int) -> str:
-    """The name of a signal: SIGKILL for 9."""
-    try:
-        return signal.Signals(number).name
-    except ValueError:
-        return f"signal {number}"
-
-
 def _lost_a_peer(text: bytes, rank: int | None) -> bool:
     """Whether the first rank to fail ended because another was gone; any rank if the lines name no ranks."""
     found = [line for line in text.splitlines() if _EXCEPTION.match(line) and b"ChildFailedError" not in line]
     own = [line for line in found if rank is not None and (m := _RANK_LINE.match(line)) and int(m[1]) == rank]
     return any(_PEER_LOST.search(line[:2_000]) for line in own or found)
-
-
-def _signal_of(code: int | None) -> int | None:
-    if code is None:
-        return None
-    if code < 0:
-        return -code
-    return code - 128 if 128 < code <= 128 + 64 else None
 
 
 def _tail(path: Path) -> bytes:

@@ -8,12 +8,10 @@ from pathlib import Path
 from typing import Protocol
 
 from prism.errors import PrismError
-from prism.records.verdict import Verdict
-from prism.recover.supervise.exits import Ending, read_ending, signal_name, write_own_words
+from prism.records.causes import CRASH_SIGNALS, PREEMPTED, cause_of, signal_name
+from prism.records.verdict import Verdict, unknown_verdict
+from prism.recover.supervise.exits import Ending, read_ending, write_own_words
 from prism.recover.supervise.restarts import SURE_ENOUGH
-
-PREEMPTED = "Preempted"
-_CRASHES = {"SIGSEGV", "SIGABRT", "SIGBUS", "SIGFPE", "SIGILL"}
 
 
 class Explainer(Protocol):
@@ -48,8 +46,8 @@ def _read(folder: Path, logs: list[Path], ending: Ending) -> Verdict:
             found = diagnose(read_job(copies)).verdict
     except (PrismError, OSError):
         found = None
-    if found is None or found.reason in ("Unknown", "none"):
-        return Verdict(log=str(folder), reason="Unknown", category="unknown", action="restart", confidence=0.0)
+    if found is None or found.cause.kind in ("unknown", "none"):
+        return unknown_verdict(str(folder))
     return replace(found, log=str(folder))
 
 
@@ -60,17 +58,17 @@ def _by_signal(folder: Path, ending: Ending, said: Verdict) -> Verdict:
     """
     assert ending.signal is not None
     name = signal_name(ending.signal)
-    if name in _CRASHES and said.category == "infrastructure" and said.confidence >= SURE_ENOUGH:
+    if name in CRASH_SIGNALS and said.category == "infrastructure" and said.confidence >= SURE_ENOUGH:
         return said
     who = "the command" if ending.rank is None else f"rank {ending.rank}"
-    return _verdict(folder, name, f"{who} was ended by {name}", ending)
+    return _verdict(folder, name, f"{who} was {cause_of(name).text}", ending)
 
 
 def _verdict(folder: Path, reason: str, mitigation: str, ending: Ending) -> Verdict:
     return Verdict(
         log=str(folder),
         reason=reason,
-        category="unknown" if reason.startswith("SIG") else "infrastructure",
+        category=cause_of(reason).category,
         action="restart",
         confidence=0.5,
         first_rank=ending.rank,

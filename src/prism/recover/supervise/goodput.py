@@ -19,6 +19,7 @@ from typing import Any
 import polars as pl
 
 from prism.errors import BadFileError
+from prism.records import causes
 from prism.recover.progress import BEATS, STEPS_FILE, STORAGE, attempt_dir
 from prism.recover.supervise.journal import DECISIONS_JSON_FILE
 
@@ -38,7 +39,6 @@ SPANS = pl.Schema(
 )
 _USUAL_STEPS = 31  # steps around a step, from which its usual duration is taken
 _WITH_STEP = ("step", "restored", "saved")  # kinds of reports that name a step
-_SLOW = {"Slow"}
 
 
 @dataclass(slots=True, kw_only=True)
@@ -108,13 +108,13 @@ def _spans_of(
     ended_s = min(next_s, attempt.ended_s if attempt.ended_s is not None else next_s)
     marks = [r for r in _first_of_each(attempt.reports) if attempt.launched_s <= r["time"] <= ended_s]
     first_s = marks[0]["time"] if marks else ended_s
-    if not attempt.reports and attempt.reason in ("", "Preempted"):
+    if not attempt.reports and attempt.reason in ("", causes.PREEMPTED):
         yield OTHER, "", attempt.launched_s, ended_s
     else:
         yield (RESTART, before, attempt.launched_s, first_s) if before else (STARTUP, "", attempt.launched_s, first_s)
     yield from _work(attempt, marks, kept_step)
     if marks:
-        last = {"Hang": HANG}.get(attempt.reason, LOST if attempt.reason else TRAINING)
+        last = HANG if attempt.reason == causes.HANG else LOST if attempt.reason else TRAINING
         yield last, attempt.reason if last != TRAINING else "", marks[-1]["time"], ended_s
     if next_s > ended_s and not attempt.over:  # a run that is over holds no GPU until it is started again
         yield RESTART, attempt.reason, ended_s, next_s
@@ -141,7 +141,7 @@ def _work(
         if int(a["step"]) in saved and extra > 0.1 * usual:
             yield STALL, "", start, start + extra
             start += extra
-        elif attempt.reason in _SLOW and (end - start) > whole:
+        elif attempt.reason == causes.SLOW and (end - start) > whole:
             yield SLOW, attempt.reason, start, start + (end - start) - whole
             start = end - whole
         yield kind, cause, start, end
@@ -199,13 +199,14 @@ def _note_end(attempt: Attempt, event: dict[str, Any], actions: list[str], momen
         case "Exited":
             attempt.ended_s = moment
             if not attempt.reason and "Finish" not in actions:
-                attempt.reason = "Preempted" if "Launch" in actions else "Unknown"
-        case "Explained" if attempt.reason in ("", "Unknown"):
-            attempt.reason = str(event["verdict"]["reason"])
+                attempt.reason = causes.PREEMPTED if "Launch" in actions else causes.UNKNOWN
+        case "Explained" if attempt.reason in ("", causes.UNKNOWN):
+            verdict = event["verdict"]
+            attempt.reason = str((verdict.get("cause") or {}).get("name") or verdict["reason"])
         case "Tick" if "TakeStacks" in actions:
-            attempt.reason = "Hang"
+            attempt.reason = causes.HANG
         case "StepDone" if "Kill" in actions:
-            attempt.reason = "LossSpike"
+            attempt.reason = causes.LOSS_SPIKE
 
 
 def _note_finish(attempt: Attempt, actions: list[dict[str, Any]]) -> None:

@@ -8,15 +8,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from prism.records.causes import UNKNOWN
 from prism.records.verdict import Verdict
 
 # Below this confidence a verdict rests on an exit code only: a SIGKILL may come from the OOM killer or an operator.
 SURE_ENOUGH = 0.6
 # Bugs of the program. A missing file or permission is not among them: storage may have been away for a moment.
 _BUGS = {"TypeError", "NameError", "ImportError", "KeyError", "SyntaxError", "ArgumentError", "IndexError"}
-HANG = "Hang"
-SLOW = "Slow"
-CORRUPTION = "SilentCorruption"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,7 +61,7 @@ def judge(verdict: Verdict, failures: list[Failure], *, policy: RestartPolicy) -
     """Decide on the newest failure; it is the last of `failures`."""
     newest = failures[-1]
     at = f"at step {newest.step}" if newest.step >= 0 else f"after {newest.lived_s:.0f} s"
-    unknown = newest.reason == "Unknown" and newest.code is not None
+    unknown = newest.reason == UNKNOWN and newest.code is not None
     what = f"exit code {newest.code}, cause unknown," if unknown else newest.reason
     name = f"{what} {at}" + (f" on {newest.host}" if newest.host else "")
     if (why := _find_reason_to_stop(verdict, failures, policy)) is not None:

@@ -17,7 +17,7 @@ from prism.recover.supervise.actions import (
 from prism.recover.supervise.following import can_examine, launch, leave_out, note_failure, shadow
 from prism.recover.supervise.job import Cause, JobRecord, Phase
 from prism.recover.supervise.losses import Spike
-from prism.recover.supervise.restarts import CORRUPTION, HANG
+from prism.records.causes import CORRUPTION, HANG
 from prism.recover.supervise.rollbacks import RollbackHistory, answer_spike
 
 _MAX_SAVED = 200

@@ -175,7 +175,7 @@ def _of_run(run: Supervised) -> Iterator[Entry]:
                 at_ns=int(decision.time_s * 1e9),
                 until_ns=int(decision.time_s * 1e9),
                 state=verdict.action,
-                text=f"{verdict.reason} ({verdict.category})",
+                text=f"{verdict.cause.name} ({verdict.category})",
                 hosts=verdict.hosts,
             )
 
@@ -241,7 +241,7 @@ def _of_verdicts(source: VerdictFile) -> Iterator[Entry]:
             at_ns=source.updated_ns,
             until_ns=source.updated_ns,
             state=verdict.action,
-            text=f"{verdict.reason} ({verdict.category}) in {verdict.log}",
+            text=f"{verdict.cause.name} ({verdict.category}) in {verdict.log}",
             hosts=verdict.hosts,
         )
 

@@ -106,6 +106,8 @@ class VerdictRow:
     origin: str  # file of verdicts, or the run whose supervisor asked
     log: str
     reason: str
+    cause: str  # in words
+    outcome: str
     category: str
     action: str
     confidence: float

@@ -10,7 +10,7 @@ from typing import Any
 
 from pydantic_core import from_json
 
-from prism.errors import BadFileError
+from prism.errors import BadFileError, InputError
 from prism.records import Verdict
 from prism.recover.progress import STEPS_FILE
 from prism.recover.supervise import events
@@ -194,10 +194,18 @@ def _read_decisions(folder: Folder, place: Place) -> Iterator[Decision]:
                 event=str(fields.pop("kind")),
                 fields=fields,
                 actions=tuple(dict(action) for action in document["actions"]),
-                verdict=None if verdict is None else Verdict.from_json(verdict),
+                verdict=_read_verdict(verdict),
             )
-        except (ValueError, KeyError, TypeError, RecursionError, BadFileError):
+        except (ValueError, KeyError, TypeError, RecursionError):
             continue
+
+
+def _read_verdict(document: Any) -> Verdict | None:
+    """A decision counts also where its verdict cannot be read."""
+    try:
+        return None if document is None else Verdict.from_json(document)
+    except (ValueError, KeyError, TypeError, AttributeError, InputError):
+        return None
 
 
 def is_supervised(folder: Folder, place: str) -> bool:

@@ -60,7 +60,7 @@ def _list_verdicts(snapshot: Snapshot) -> Iterator[ToldVerdict]:
         log = PurePosixPath(verdict.log)
         if verdict.evidence and verdict.evidence[0].file:
             log /= verdict.evidence[0].file
-        same = known.setdefault((verdict.reason, lines), [])
+        same = known.setdefault((verdict.cause.name, lines), [])
         if lines and any(_is_same_log(log, other) for other in same):
             continue
         same.append(log)
@@ -113,7 +113,7 @@ def list_hosts(snapshot: Snapshot) -> list[HostHistory]:
         if told.origin == told.place:
             continue  # of a supervisor, whose failures are counted there
         for host in told.verdict.hosts:
-            old, reason = known(host), f"{told.verdict.reason} in {told.verdict.log}"
+            old, reason = known(host), f"{told.verdict.cause.name} in {told.verdict.log}"
             names[host] = replace(old, num_failures=old.num_failures + 1, reasons=(*old.reasons, reason))
     for finding in find_now(snapshot).findings:
         if finding.culprit_type == "host":
@@ -130,7 +130,9 @@ def _describe_verdict(told: ToldVerdict) -> VerdictRow:
         id=told.id,
         origin=told.origin,
         log=verdict.log,
-        reason=verdict.reason,
+        reason=verdict.cause.name,
+        cause=verdict.says,
+        outcome=verdict.outcome,
         category=verdict.category,
         action=verdict.action,
         confidence=verdict.confidence,

@@ -95,7 +95,7 @@ def _head_of(decision: Decision) -> tuple[Tone, str]:
             return "bad", f"The attempt ended with {'no word' if code is None else f'code {code}'}{where}"
         case "Explained" if decision.verdict is not None:
             verdict = decision.verdict
-            return "warning", f"The logs say {verdict.reason} ({verdict.category}, {verdict.confidence:.0%} sure)"
+            return "warning", f"The cause: {verdict.says} ({verdict.category}, {verdict.confidence:.0%} sure)"
         case "Examined":
             condemned = fields.get("condemned") or ()
             if not condemned:

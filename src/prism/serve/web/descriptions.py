@@ -266,7 +266,9 @@ FIELDS = {
     "SpanColumns.to_ns": "End of each span, nanoseconds since `origin_ns`.",
     "SpanColumns.name": "Name of each span, counted in `names`.",
     "SpanColumns.kind": "Kind of each span, counted in `kinds`.",
-    "VerdictRow.reason": "The cause, one of Prism's list, or Unknown.",
+    "VerdictRow.cause": "The cause in words.",
+    "VerdictRow.outcome": "completed, failed, cancelled, preempted, timed_out, lost_node or unknown.",
+    "VerdictRow.reason": "The cause, one of Prism's list, a signal, or Unknown.",
 }
 
 PARAMETERS = {

@@ -58,7 +58,7 @@ def _of_jobs(snapshot: Snapshot) -> list[str]:
 def _of_findings(snapshot: Snapshot) -> list[str]:
     counts = Counter((finding.place, finding.kind) for finding in find_now(snapshot).findings)
     verdicts = Counter(
-        (told.verdict.reason, told.verdict.category, told.verdict.action) for told in list_verdicts(snapshot)
+        (told.verdict.cause.name, told.verdict.category, told.verdict.action) for told in list_verdicts(snapshot)
     )
     return [
         write_metric(

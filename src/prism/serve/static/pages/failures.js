@@ -41,7 +41,7 @@ class FailuresPage {
     const { verdicts } = this.data;
     if (!verdicts.length) return card("Verdicts", empty("No verdict yet", "", "prism explain logs/ --json > verdicts.jsonl"));
     this.verdictTable = table("verdicts", [
-      { name: "reason", get: (v) => v.reason, show: (v) => h("b", { style: { fontWeight: 580 } }, v.reason) }, { name: "category", get: (v) => v.category, show: (v) => badge(v.category) },
+      { name: "reason", get: (v) => v.reason, show: (v) => h("b", { style: { fontWeight: 580 }, title: v.cause }, v.reason) }, { name: "category", get: (v) => v.category, show: (v) => badge(v.category) },
       { name: "do", get: (v) => words(v.action), show: (v) => badge(words(v.action), ACTION[v.action]) }, { name: "sure", num: true, get: (v) => v.confidence, show: (v) => percent(v.confidence) },
       { name: "log", get: (v) => v.log, cut: true, show: (v) => shorten(v.log) }, { name: "hosts", get: (v) => v.hosts.join(" "), cut: true, show: (v) => v.hosts.join(", ") || "–" }, { name: "first rank", num: true, get: (v) => v.first_rank },
       { name: "evidence", wide: true, get: (v) => v.evidence, show: (v) => h("span", { class: "mono" }, v.evidence.length > 160 ? `${v.evidence.slice(0, 160)}…` : v.evidence) },
@@ -56,7 +56,7 @@ class FailuresPage {
     let found;
     try { found = await load("verdict", { id }); } catch (error) { clear(this.detail, card("Evidence", empty("This verdict is gone", error.message))); return; }
     const { verdict, context } = found;
-    const facts = [["do", [badge(words(verdict.action), ACTION[verdict.action]), " ", verdict.mitigation]], ["read", `${plural(verdict.lines_read, "line")}, ${whole(verdict.lines_kept)} worth reading`], ["where", [verdict.first_rank !== null ? `rank ${verdict.first_rank}` : "", verdict.hosts.join(", ")].filter(Boolean).join(" on ")], ["from", verdict.origin], ["log", verdict.log]];
+    const facts = [["cause", verdict.cause], ["do", [badge(words(verdict.action), ACTION[verdict.action]), " ", verdict.mitigation]], ["read", `${plural(verdict.lines_read, "line")}, ${whole(verdict.lines_kept)} worth reading`], ["where", [verdict.first_rank !== null ? `rank ${verdict.first_rank}` : "", verdict.hosts.join(", ")].filter(Boolean).join(" on ")], ["from", verdict.origin], ["log", verdict.log]];
     clear(this.detail, card(`${verdict.reason} in ${shorten(verdict.log)}`, h("div", {}, h("dl", { class: "facts" }, facts.filter(([, value]) => value && value.length).map(([name, value]) => [h("dt", {}, name), h("dd", {}, value)])), context.map(logOf)), { about: `${verdict.category}, ${percent(verdict.confidence)} sure` }));
     if (scroll) this.detail.scrollIntoView({ block: "nearest", behavior: "smooth" });
   }
