@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import signal
 
 import pytest
 
@@ -14,7 +13,19 @@ from prism.records.jobs import JOB_STATES
 from prism.recover.supervise import restarts
 from prism.recover.supervise.endings import judge
 
-BEYOND = "Preempted TimeLimit Cancelled Stopped Hang Slow SilentCorruption LossSpike PortInUse WorkerDied NativeCrash".split()
+BEYOND = [
+    "Preempted",
+    "TimeLimit",
+    "Cancelled",
+    "Stopped",
+    "Hang",
+    "Slow",
+    "SilentCorruption",
+    "LossSpike",
+    "PortInUse",
+    "WorkerDied",
+    "NativeCrash",
+]
 SIGNALS = [signal_name(number) for number in range(1, 65)]
 ALL = [*CATEGORY_OF_REASON, *BEYOND, *SIGNALS]
 

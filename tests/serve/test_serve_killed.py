@@ -38,5 +38,7 @@ def test_a_run_whose_rank_was_killed_is_on_every_page(tmp_path: Path) -> None:
     document = describe_run(snapshot, "run~run")
     assert document is not None and any(SAYS in chapter.title for chapter in document.story)
     assert any("SIGKILL" in entry.text for entry in list_entries(run) if entry.kind == "verdict")
-    told = subprocess.run([sys.executable, "-m", "prism", "goodput", "run"], cwd=tmp_path, capture_output=True, text=True)
+    told = subprocess.run(
+        [sys.executable, "-m", "prism", "goodput", "run"], cwd=tmp_path, capture_output=True, text=True
+    )
     assert "SIGKILL" in told.stdout

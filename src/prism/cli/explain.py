@@ -210,7 +210,9 @@ def _show(diagnosis: Diagnosis) -> None:
     lines = [
         head,
         Text.assemble(
-            ("do      ", "dim"), (verdict.action.replace("_", " "), _COLOUR.get(verdict.action, "")), f"  {verdict.mitigation}"
+            ("do      ", "dim"),
+            (verdict.action.replace("_", " "), _COLOUR.get(verdict.action, "")),
+            f"  {verdict.mitigation}",
         ),
     ]
     where = [f"rank {verdict.first_rank}"] if verdict.first_rank is not None else []

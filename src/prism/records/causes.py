@@ -17,7 +17,8 @@ OUTCOMES: tuple[str, ...] = get_args(Outcome)
 Category = Literal["infrastructure", "framework", "script", "unknown"]
 CauseKind = Literal[
     "none", "unknown", "signal", "exit_code", "exception", "resource", "hardware", "network", "storage", "host_lost",
-    "time_limit", "preempted", "cancelled", "corruption", "hang", "slow", "loss_spike", "port_in_use", "worker_died", "native_crash",
+    "time_limit", "preempted", "cancelled", "corruption", "hang", "slow", "loss_spike", "port_in_use", "worker_died",
+    "native_crash",
 ]  # fmt: skip
 CAUSE_KINDS: tuple[str, ...] = get_args(CauseKind)
 NO_FAILURE, UNKNOWN = "none", "Unknown"

@@ -33,7 +33,8 @@ MIN_WORD_CHARS, MIN_CODE_CHARS = 11, 6  # plain words, and words with a digit or
 class Rule:
     """One rule; `layer` orders causes, `explains` lists the reasons for which an earlier hit accounts.
 
-    `cause` names one of `records/causes.py`. `ours` means that the rule ships with Prism; other patterns must run in bounded time.
+    `cause` names one of `records/causes.py`. `ours` means that the rule ships with Prism; other patterns must run in
+    bounded time.
     """
 
     id: str
@@ -227,7 +228,9 @@ def parse_rule(row: Any, where: str, *, ours: bool = False) -> Rule:
     if not isinstance(row.get("unless") or "", str) or not set(row.get("explains") or ()) <= {*FAILURE_REASONS}:
         raise BadConfigError(f"{where}: 'unless' is a pattern and 'explains' a list of reasons; correct them")
     if "cause" in row and cause_of(str(row["cause"])).kind == "unknown":
-        raise BadConfigError(f"{where}: 'cause' is {row['cause']!r}, which is none of Prism's causes; see docs/explain.md")
+        raise BadConfigError(
+            f"{where}: 'cause' is {row['cause']!r}, which is none of Prism's causes; see docs/explain.md"
+        )
     rule = Rule(**{**row, "explains": tuple(row.get("explains") or ()), "ours": ours})
     _check_patterns(rule, where)
     if not rule.matches(rule.example):

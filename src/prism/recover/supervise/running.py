@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 
+from prism.records.causes import CORRUPTION, HANG
 from prism.recover.progress import BatchRange
 from prism.recover.risks import Risks
 from prism.recover.supervise import events
@@ -17,7 +18,6 @@ from prism.recover.supervise.actions import (
 from prism.recover.supervise.following import can_examine, launch, leave_out, note_failure, shadow
 from prism.recover.supervise.job import Cause, JobRecord, Phase
 from prism.recover.supervise.losses import Spike
-from prism.records.causes import CORRUPTION, HANG
 from prism.recover.supervise.rollbacks import RollbackHistory, answer_spike
 
 _MAX_SAVED = 200
