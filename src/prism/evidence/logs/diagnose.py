@@ -21,9 +21,9 @@ LAST_LINES = 40  # of the log; an agent always gets them
 MAX_EVIDENCE = 12
 ONCE = "it failed before its first step: restart once; if it fails again, stop and page"
 _KILLED = (
-    "A rank was killed while it trained, by the kernel's memory killer or by a person; its launcher lives, so its host is up. Look in the kernel log of "
-    "that host for oom-kill, and ask who else may end processes there. Restart from the last checkpoint; if it is "
-    "killed there again, test the host."
+    "A rank was killed while it trained, by the kernel's memory killer or by a person; its launcher lives, so its host "
+    "is up. Look in the kernel log of that host for oom-kill, and ask who else may end processes there. Restart from "
+    "the last checkpoint; if it is killed there again, test the host."
 )
 _ENDS_SILENTLY = "the log tells no trouble and not how the run ended: its exit code or the kernel log of its host would"
 MAX_EVIDENCE_CHARS = 600
