@@ -26,7 +26,7 @@ from machine import describe_machine
 from prism.errors import PrismError
 from prism.evidence.fusion import investigate
 from prism.evidence.traces import find_hang, read_dump
-from prism.evidence.traces.flight_recorder import looks_like_dump
+from prism.evidence.traces.files import find_kind
 
 TORCH_ENDED: Counter[str] = Counter()  # how PyTorch's analyser ended where it did not finish
 READERS = ("dumps", "logs", "folder", "torchfrtrace")
@@ -34,7 +34,7 @@ READERS = ("dumps", "logs", "folder", "torchfrtrace")
 
 def by_dumps(case: Path) -> set[str]:
     """Ranks that Prism names from Flight Recorder alone."""
-    dumps = [read_dump(p) for p in sorted(case.iterdir()) if looks_like_dump(p)]
+    dumps = [read_dump(p) for p in sorted(case.iterdir()) if find_kind(p) == "dumps"]
     return {str(r) for r in find_hang(dumps).ranks}
 
 

@@ -52,7 +52,7 @@ def _read_timeline(path: Path) -> pl.DataFrame:
     import polars as pl
 
     from prism.evidence.traces import read_profile, write_spans
-    from prism.evidence.traces.kineto import looks_like_trace
+    from prism.evidence.traces.files import find_kind
     from prism.records import SPANS, read_table
 
     if not path.is_dir():
@@ -60,7 +60,7 @@ def _read_timeline(path: Path) -> pl.DataFrame:
     for name in ("timeline.parquet", "spans.parquet"):
         if (path / name).is_file():
             return read_table(path / name, SPANS)
-    traces = [p for p in sorted(path.iterdir()) if looks_like_trace(p)]
+    traces = [p for p in sorted(path.rglob("*")) if p.is_file() and find_kind(p) == "traces"]
     if traces:
         return pl.concat([write_spans(read_profile(p)) for p in traces])
     raise BadFileError(

@@ -18,20 +18,24 @@ from prism.cli.investigate import run_investigate
 from prism.errors import InputError
 from prism.evidence.fusion import collector
 from prism.evidence.fusion.live import LiveJob, _list_commands, investigate_live
-from prism.evidence.fusion.stop_clues import read_standings
-from prism.evidence.traces.standing import read_stack
+from prism.evidence.fusion.stop_clues import read_consensus
+from prism.evidence.traces.consensus import find_apart
+from prism.evidence.traces.stacks import RankStack, parse_threads
 
-SLEEPER = "import time\ndef load_data():\n    print('ready', flush=True)\n    time.sleep(300)\nload_data()\n"
-WAITER = "import time\ndef all_reduce():\n    print('ready', flush=True)\n    time.sleep(300)\nall_reduce()\n"
+SLEEPER = "import time\ndef load_data():\n    print('ready', flush=True)\n    time.sleep(300)\n"
+PROGRAM = (
+    SLEEPER + "def train():\n    print('ready', flush=True)\n    time.sleep(300)\n"
+    "import os\n{'1': load_data}.get(os.environ['RANK'], train)()\n"
+)
 
 
 @pytest.fixture
 def ranks(tmp_path: Path) -> Iterator[list[subprocess.Popen[bytes]]]:
-    """Three processes that look like ranks: two wait in a collective, rank 1 loads data."""
+    """Three processes that look like ranks: two wait at one line, rank 1 loads data."""
     running = []
+    path = tmp_path / "train.py"
+    path.write_text(PROGRAM)
     for rank in range(3):
-        path = tmp_path / f"train{rank}.py"
-        path.write_text(SLEEPER if rank == 1 else WAITER)
         env = os.environ | {"RANK": str(rank)}
         running.append(subprocess.Popen([sys.executable, str(path)], env=env, stdout=subprocess.PIPE))
     for process in running:
@@ -49,7 +53,7 @@ def test_the_rank_that_is_elsewhere_is_named_with_its_line(ranks: list[subproces
     named = {(s.type, s.id) for s in found.fused.culprits}
     if "py-spy failed" in str(found.clues) or "install py-spy" in str(found.clues):
         pytest.skip("py-spy may not look at processes here")
-    assert ("rank", "1") in named and any(t == "program" and i.endswith("train1.py:4") for t, i in named)
+    assert ("rank", "1") in named and any(t == "program" and i.endswith("train.py:4") for t, i in named)
 
 
 def test_a_stopped_process_is_named(ranks: list[subprocess.Popen[bytes]]) -> None:
@@ -61,7 +65,7 @@ def test_a_stopped_process_is_named(ranks: list[subprocess.Popen[bytes]]) -> Non
 
 def test_ranks_of_another_job_of_the_same_launcher_are_left_alone(tmp_path: Path) -> None:
     running = []
-    (tmp_path / "train.py").write_text(SLEEPER)
+    (tmp_path / "train.py").write_text(SLEEPER + "load_data()\n")
     try:
         for job, rank in (("1", 0), ("1", 1), ("2", 0)):
             env = os.environ | {"RANK": str(rank), "MASTER_ADDR": "h", "MASTER_PORT": job}
@@ -77,6 +81,59 @@ def test_ranks_of_another_job_of_the_same_launcher_are_left_alone(tmp_path: Path
         for process in running:
             process.kill()
             process.communicate()
+
+
+SPAWNER = """
+import ctypes, multiprocessing, os, threading, time
+def train(rank):
+    thread = threading.Thread(target=time.sleep, args=(300,), daemon=True)
+    thread.start()
+    with open(f"/proc/self/task/{thread.native_id}/comm", "w") as name:
+        name.write("pt_gloo_runloop")  # as the communication library names its threads
+    print("ready", flush=True)
+    time.sleep(300)
+if __name__ == "__main__":
+    ranks = [multiprocessing.get_context("fork").Process(target=train, args=(r,)) for r in range(3)]
+    [r.start() for r in ranks]
+    print("parent", flush=True)
+    time.sleep(300)
+"""
+
+
+@pytest.mark.parametrize("env", [{}, {"SLURM_PROCID": "0"}])
+def test_ranks_that_a_program_spawns_itself_are_found_below_it(tmp_path: Path, env: dict[str, str]) -> None:
+    (tmp_path / "train.py").write_text(SPAWNER)
+    words = [sys.executable, str(tmp_path / "train.py")]
+    spawner = subprocess.Popen(words, env=os.environ | env, stdout=subprocess.PIPE, start_new_session=True)
+    try:
+        assert spawner.stdout is not None
+        assert sorted(spawner.stdout.readline() for _ in range(4)) == [b"parent\n", *[b"ready\n"] * 3]
+        found = collector.find_ranks([spawner.pid], "")
+        assert [r["rank"] for r in found] == [0, 1, 2] and spawner.pid not in {r["pid"] for r in found}
+        beside = collector.find_ranks([found[1]["pid"]], "")
+        assert [r["pid"] for r in beside] == [r["pid"] for r in found]
+    finally:
+        os.killpg(spawner.pid, 9)
+        spawner.communicate()
+
+
+def test_what_a_rank_asks_of_the_kernel_is_told(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "shard")
+    program = "print('ready', flush=True); open('shard').read()"
+    process = subprocess.Popen([sys.executable, "-c", program], cwd=tmp_path, stdout=subprocess.PIPE)
+    try:
+        assert process.stdout is not None and process.stdout.readline() == b"ready\n"
+        writer = os.open(tmp_path / "shard", os.O_WRONLY)  # returns once the reader has opened it
+        told = ""
+        while not told.startswith("reads"):
+            assert process.poll() is None
+            if not (told := collector.describe_call(process.pid, process.pid)):
+                pytest.skip("the kernel does not tell what processes ask of it here")
+        assert told == f"reads {tmp_path / 'shard'}"
+        os.close(writer)
+    finally:
+        process.kill()
+        process.communicate()
 
 
 def write_dump(path: Path, seq: int) -> None:
@@ -136,9 +193,9 @@ def test_no_rank_is_one_clear_line() -> None:
 
 
 def test_ranks_that_all_wait_accuse_nobody() -> None:
-    stack = 'Thread 1 (idle): "MainThread"\n    all_reduce (train.py:3)\n'
-    ranks = [read_stack(stack, rank=r, pid=r, state="S (sleeping)") for r in range(3)]
-    assert all(not c.suspects for c in read_standings(ranks))
+    threads = parse_threads('Thread 1 (idle): "MainThread"\n    all_reduce (train.py:3)\n')
+    ranks = [RankStack(rank=r, pid=r, state="S (sleeping)", threads=threads) for r in range(3)]
+    assert all(not c.suspects for c in read_consensus(find_apart(ranks)))
 
 
 def test_the_command_wants_a_folder_or_a_process() -> None:

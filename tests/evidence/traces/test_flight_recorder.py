@@ -14,7 +14,8 @@ from hypothesis import strategies as st
 
 from prism.errors import InputError
 from prism.evidence.traces import find_hang, read_dump, read_dumps
-from prism.evidence.traces.flight_recorder import Dump, looks_like_dump, parse_dump
+from prism.evidence.traces.files import find_kind
+from prism.evidence.traces.flight_recorder import Dump, parse_dump
 
 
 def entry(
@@ -120,7 +121,7 @@ def test_a_pickle_that_would_run_code_is_refused_and_nothing_is_run(tmp_path: Pa
 
     path = tmp_path / "dump_0"
     path.write_bytes(pickle.dumps({"entries": [Hostile()], "version": "2.9"}))
-    assert looks_like_dump(path)
+    assert find_kind(path) == "dumps"
     with pytest.raises(InputError, match="plain"):
         read_dump(path)
     assert not mark.exists()

@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from prism.evidence.fusion import investigate
-from prism.evidence.fusion.evidence import _looks_like_ras
 from prism.evidence.traces import find_hang, read_dump
+from prism.evidence.traces.files import find_kind
 from prism.evidence.traces.ras import find_laggards, parse_ras
 from prism.evidence.traces.watchdog import find_behind
 
@@ -24,7 +24,7 @@ def test_ras_names_the_rank_that_sleeps_or_is_gone(name: str) -> None:
     found = find_laggards(parse_ras((DATA / name).read_text(), name))
     assert [m.rank for m in found[0].members] == [2]
     assert found[0].behind == (2 if "sleep" in name else None)
-    assert _looks_like_ras(DATA / name)
+    assert find_kind(DATA / name) == "ras"
 
 
 def test_a_kernel_that_never_ends_shows_in_no_count() -> None:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import get_args
 
 import polars as pl
 
@@ -13,23 +14,23 @@ from prism.evidence.fusion import slow_clues, stop_clues
 from prism.evidence.fusion.clues import Clue
 from prism.evidence.logs import diagnose as explain_log
 from prism.evidence.logs import read_job
-from prism.evidence.traces.counters import find_anomalies, looks_like_counters, read_counter_csv
-from prism.evidence.traces.flight_recorder import Dump, looks_like_dump, read_dump
+from prism.evidence.traces.consensus import find_apart
+from prism.evidence.traces.counters import find_anomalies, read_counter_csv
+from prism.evidence.traces.files import Kind, find_kind
+from prism.evidence.traces.flight_recorder import Dump, read_dump
 from prism.evidence.traces.hang import find_hang
-from prism.evidence.traces.inspector import find_waited_for, looks_like_inspector, read_inspector
+from prism.evidence.traces.inspector import find_waited_for, read_inspector
 from prism.evidence.traces.kernel_log import read_gpu_errors
-from prism.evidence.traces.kineto import looks_like_trace
 from prism.evidence.traces.late_calls import find_late_rank
 from prism.evidence.traces.nccl_log import NcclCommunicator, map_hosts, read_nccl_logs
+from prism.evidence.traces.places import place_ranks
 from prism.evidence.traces.profiled_ranks import ProfiledJob, study_files
 from prism.evidence.traces.rank_logs import RankLog, find_ahead, read_rank_logs
 from prism.evidence.traces.ras import find_laggards, parse_ras
-from prism.evidence.traces.standing import Standing, looks_like_stacks, read_stacks
+from prism.evidence.traces.stacks import RankStack, read_stacks
 from prism.evidence.traces.watchdog import find_behind
 
-LOG_ENDINGS = (".log", ".out", ".err", ".txt", ".jsonl", ".gz", ".zst", ".xz", ".bz2")
 _MOST_FILES = 100_000
-_HEAD_BYTES = 1 << 16
 
 
 @dataclass(slots=True)
@@ -47,89 +48,55 @@ class Evidence:
     kinds: dict[str, int] = field(default_factory=dict)  # how many files of each kind there were
 
 
-@dataclass(slots=True)
-class _Sorted:
-    dumps: list[Path] = field(default_factory=list)
-    traces: list[Path] = field(default_factory=list)
-    inspector: list[Path] = field(default_factory=list)
-    ras: list[Path] = field(default_factory=list)
-    counters: list[Path] = field(default_factory=list)
-    logs: list[Path] = field(default_factory=list)
-    stacks: list[Path] = field(default_factory=list)
-
-
 def gather(folder: Path, *, since_ns: int | None = None, say: Callable[[str], None] = lambda text: None) -> Evidence:
     """Read everything in a folder; a note names what cannot be read."""
     if not folder.is_dir():
         raise BadFileError(f"{folder}: not a folder; give the one that holds the dumps and logs of one job")
-    files = _sort(folder)
     evidence = Evidence()
-    evidence.kinds = {
-        kind: len(paths)
-        for kind in ("dumps", "traces", "inspector", "ras", "counters", "logs", "stacks")
-        if (paths := getattr(files, kind))
-    }
+    files = _sort(folder, evidence)
+    evidence.kinds = {kind: len(paths) for kind, paths in files.items() if paths}
     for kind, count in evidence.kinds.items():
         say(f"{count} files: {kind}")
-    readers: list[tuple[list[Path], Callable[[Evidence, list[Path]], None]]] = [
-        (files.dumps, lambda e, paths: _read_dumps(e, paths, read_rank_logs(files.logs), read_stacks(files.stacks))),
-        (files.stacks, lambda e, paths: _read_stacks(e, paths, read_rank_logs(files.logs))),
-        (files.traces, _read_traces),
-        (files.inspector, _read_inspector),
-        (files.ras, _read_ras),
-        (files.counters, lambda e, paths: _read_counters(e, paths, since_ns)),
-        (files.logs, lambda e, paths: _read_system_logs(e, paths, since_ns)),
-        (files.logs, lambda e, paths: _read_job_logs(e, paths, folder)),
+    logs = read_rank_logs(files["logs"])
+    read_ranks(evidence, read_stacks(files["stacks"]), _read_dumps(evidence, files["dumps"]), logs)
+    readers: list[tuple[Kind, Callable[[Evidence, list[Path]], None]]] = [
+        ("traces", _read_traces),
+        ("inspector", _read_inspector),
+        ("ras", _read_ras),
+        ("counters", lambda e, paths: _read_counters(e, paths, since_ns)),
+        ("logs", lambda e, paths: _read_system_logs(e, paths, logs, since_ns)),
+        ("logs", lambda e, paths: _read_job_logs(e, paths, folder)),
     ]
-    for paths, read in readers:
-        if paths:
-            read(evidence, paths)
+    for kind, read in readers:
+        if files[kind]:
+            read(evidence, files[kind])
     return evidence
 
 
-def _sort(folder: Path) -> _Sorted:
+def _sort(folder: Path, evidence: Evidence) -> dict[Kind, list[Path]]:
+    """The files of each kind; those that no reader knows are a note."""
     found = sorted(p for p in folder.rglob("*") if p.is_file() and not p.name.startswith("."))
     if len(found) > _MOST_FILES:
         raise BadFileError(f"{folder}: more than {_MOST_FILES:,} files; give the folder of one job")
-    files = _Sorted()
+    files: dict[Kind, list[Path]] = {kind: [] for kind in get_args(Kind)}
+    unread = []
     for path in found:
-        if looks_like_dump(path):
-            files.dumps.append(path)
-        elif looks_like_stacks(path):
-            files.stacks.append(path)
-        elif looks_like_inspector(path):
-            files.inspector.append(path)
-        elif _looks_like_ras(path):
-            files.ras.append(path)
-        elif looks_like_counters(path):
-            files.counters.append(path)
-        elif looks_like_trace(path):
-            files.traces.append(path)
-        elif path.suffix in LOG_ENDINGS or path.name in ("messages", "syslog", "dmesg"):
-            files.logs.append(path)
+        try:
+            kind = find_kind(path)
+        except BadFileError as error:
+            evidence.notes.append(str(error))
+            continue
+        if kind is None:
+            unread.append(path)
+        else:
+            files[kind].append(path)
+    if unread:
+        shown = ", ".join(str(p.relative_to(folder)) for p in unread[:8]) + (" ..." if len(unread) > 8 else "")
+        evidence.notes.append(f"{len(unread)} files were left out, because no reader knows what they hold: {shown}")
     return files
 
 
-def _looks_like_ras(path: Path) -> bool:
-    """Whether a file is what `ncclras` printed."""
-    if path.suffix not in (".json", ".txt", ".out", ".log", ""):
-        return False
-    with path.open("rb") as handle:
-        head = handle.read(_HEAD_BYTES)
-    if head.lstrip()[:1] == b"{":
-        return b'"communicators"' in head and b'"collective_counts"' in head
-    return b"Job summary" in head and b"Communicators..." in head
-
-
-def _read_dumps(
-    evidence: Evidence, files: Sequence[Path], logs: Sequence[RankLog], standings: Sequence[Standing]
-) -> None:
-    ranks = {log.rank for log in logs}
-    world_size = len(ranks) if ranks == set(range(len(ranks))) else None
-    lost_peers = any(log.lost_peer for log in logs)
-    stood_in = {log.rank: str(log.stood_in) for log in logs if log.lost_peer and log.stood_in != "unknown"}
-    # Ranks of a healthy job are often inside collectives too, so a stack alone does not mark a call as unfinished.
-    stood_in |= {s.rank: str(s.where) for s in standings if s.where in ("message", "elsewhere")}
+def _read_dumps(evidence: Evidence, files: Sequence[Path]) -> list[Dump]:
     dumps: dict[int, Dump] = {}
     for path in files:
         try:
@@ -140,10 +107,25 @@ def _read_dumps(
         if dump.rank in dumps:
             raise BadFileError(f"{path}: rank {dump.rank} is also in {dumps[dump.rank].path}; give one folder per job")
         dumps[dump.rank] = dump
+    return [dumps[r] for r in sorted(dumps)]
+
+
+def read_ranks(
+    evidence: Evidence, stacks: Sequence[RankStack], dumps: Sequence[Dump], logs: Sequence[RankLog] = ()
+) -> None:
+    """What the ranks themselves show: where they stand, what they called, and how their logs end."""
+    found = find_apart(stacks, lost_peer={log.rank for log in logs if log.lost_peer})
+    if stacks:
+        evidence.clues += stop_clues.read_consensus(found)
+        evidence.num_ranks = max(evidence.num_ranks, len(stacks))
     if not dumps:
         return
+    ranks = {log.rank for log in logs} | {s.rank for s in stacks}
     hang = find_hang(
-        [dumps[r] for r in sorted(dumps)], world_size=world_size, stood_in=stood_in, ahead=find_ahead(logs)
+        dumps,
+        world_size=len(ranks) if ranks == set(range(len(ranks))) else None,
+        stood_in=place_ranks(dumps, stacks, found, logs),
+        ahead=find_ahead(logs),
     )
     evidence.alive = hang.alive
     evidence.num_ranks = max(evidence.num_ranks, len(dumps) + len(hang.missing))
@@ -151,19 +133,10 @@ def _read_dumps(
         shown = ", ".join(str(r) for r in hang.missing[:10]) + (" ..." if len(hang.missing) > 10 else "")
         evidence.notes.append(f"{len(hang.missing)} ranks left no dump: {shown}")
     evidence.notes += hang.notes
-    clue = stop_clues.read_hang(hang)
-    if lost_peers and hang.what in ("absent", "missing_dump", "stuck"):
-        # Failed ranks write dumps after their calls were removed, so it is uncertain which ranks waited.
-        clue = replace(clue, confidence=clue.confidence * 0.4)
-    evidence.clues.append(clue)
-    late = find_late_rank([dumps[r] for r in sorted(dumps)]) if hang.what == "none" else None
+    evidence.clues.append(stop_clues.read_hang(hang))
+    late = find_late_rank(dumps) if hang.what == "none" else None
     if late is not None:
         evidence.clues.append(slow_clues.read_late_rank(late))
-
-
-def _read_stacks(evidence: Evidence, files: Sequence[Path], logs: Sequence[RankLog]) -> None:
-    lost_peer = {log.rank for log in logs if log.lost_peer}
-    evidence.clues += stop_clues.read_standings(read_stacks(files), lost_peer=lost_peer)
 
 
 def _read_traces(evidence: Evidence, files: Sequence[Path]) -> None:
@@ -214,13 +187,13 @@ def take_counters(evidence: Evidence, counters: pl.DataFrame) -> None:
     evidence.cleared |= set(counters["host"].unique()) - {a.host for a in anomalies}
 
 
-def _read_system_logs(evidence: Evidence, files: Sequence[Path], since_ns: int | None) -> None:
+def _read_system_logs(evidence: Evidence, files: Sequence[Path], logs: Sequence[RankLog], since_ns: int | None) -> None:
     """Lines that drivers and NCCL wrote, in any of the logs."""
     errors = read_gpu_errors(files)
     if since_ns is not None:
         errors = [e for e in errors if e.at_ns is None or e.at_ns >= since_ns]
     evidence.clues += stop_clues.read_gpu_errors(errors)
-    evidence.clues += stop_clues.read_log_ends(read_rank_logs(files), evidence.alive)
+    evidence.clues += stop_clues.read_log_ends(logs, evidence.alive)
     behind = find_behind(files)
     if behind is not None:
         evidence.clues.append(stop_clues.read_behind(behind))
@@ -237,5 +210,5 @@ def _read_job_logs(evidence: Evidence, files: Sequence[Path], folder: Path) -> N
     except InputError as error:
         evidence.notes.append(str(error))
         return
-    if found.verdict.cause.kind not in ("unknown", "none"):
+    if found.verdict.reason not in ("Unknown", "none"):
         evidence.clues.append(stop_clues.read_verdict(found.verdict))

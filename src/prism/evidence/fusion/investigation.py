@@ -12,9 +12,10 @@ import polars as pl
 
 from prism.errors import BadFileError
 from prism.evidence.fusion.clues import Clue, Suspect, host_of
-from prism.evidence.fusion.evidence import LOG_ENDINGS, Evidence, gather, take_counters
+from prism.evidence.fusion.evidence import Evidence, gather, take_counters
 from prism.evidence.fusion.fusion import Fused, fuse
 from prism.evidence.traces.counters import PrometheusSilentError, read_prometheus
+from prism.evidence.traces.files import LOG_ENDINGS
 from prism.evidence.traces.profiled_ranks import ProfiledJob
 
 _MINUTE_NS = 60 * 10**9

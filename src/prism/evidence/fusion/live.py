@@ -16,14 +16,13 @@ from typing import Any
 
 from prism.errors import BadConfigError, InputError
 from prism.evidence.fusion import collector
-from prism.evidence.fusion.evidence import Evidence
+from prism.evidence.fusion.evidence import Evidence, read_ranks
 from prism.evidence.fusion.investigation import Investigation, conclude
-from prism.evidence.fusion.stop_clues import read_hang, read_laggards, read_standings
+from prism.evidence.fusion.stop_clues import read_laggards
 from prism.evidence.traces.flight_recorder import Dump, parse_dump
-from prism.evidence.traces.hang import find_hang
 from prism.evidence.traces.plain_pickle import read_plain_pickle
 from prism.evidence.traces.ras import find_laggards, parse_ras
-from prism.evidence.traces.standing import Standing, read_stack
+from prism.evidence.traces.stacks import RankStack, parse_look
 
 _HOST = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.@:-]{0,252}")
 
@@ -41,7 +40,7 @@ class LiveJob:
 def investigate_live(job: LiveJob, *, say: Callable[[str], None] = lambda text: None) -> Investigation:
     """Collect on all hosts and conclude."""
     evidence = Evidence()
-    ranks: list[Standing] = []
+    ranks: list[RankStack] = []
     dumps: dict[int, Dump] = {}
     answers = []
     for host, command in _list_commands(job):
@@ -54,10 +53,7 @@ def investigate_live(job: LiveJob, *, say: Callable[[str], None] = lambda text: 
             "no rank of that job was found: give the number of a process that has RANK in its environment, or of its "
             "launcher" + (f" ({evidence.notes[0]})" if evidence.notes else "")
         )
-    evidence.clues += read_standings(ranks, evidence.hosts)
-    if dumps:
-        stood_in = {r.rank: str(r.where) for r in ranks if r.where in ("message", "elsewhere")}
-        evidence.clues.append(read_hang(find_hang([dumps[r] for r in sorted(dumps)], stood_in=stood_in)))
+    read_ranks(evidence, ranks, [dumps[r] for r in sorted(dumps)])
     return conclude(evidence)
 
 
@@ -115,11 +111,17 @@ def _run(command: list[str], host: str, deadline_s: float, notes: list[str]) -> 
     return told if isinstance(told, dict) else {}
 
 
-def _take(told: dict[str, Any], ranks: list[Standing], dumps: dict[int, Dump], evidence: Evidence) -> None:
+def _take(told: dict[str, Any], ranks: list[RankStack], dumps: dict[int, Dump], evidence: Evidence) -> None:
     host = str(told.get("host", ""))
     for r in told.get("ranks", []):
-        rank = read_stack(str(r["stack"])[:100_000], rank=int(r["rank"]), pid=int(r["pid"]), state=str(r["state"]))
+        rank = parse_look(r, host=host)
         ranks.append(rank)
+        if r.get("note"):
+            evidence.notes.append(f"rank {rank.rank} on {host}: {r['note']}")
+        if r.get("guessed"):
+            evidence.notes.append(
+                f"rank {rank.rank} is process {rank.pid}: ranks are counted in the order of their start"
+            )
         evidence.hosts[str(rank.rank)] = host
         if r.get("dump"):
             where = f"dump of rank {rank.rank}"

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Sequence
 from pathlib import Path
 
 from prism.evidence.fusion.clues import Clue, Suspect
+from prism.evidence.traces.consensus import Apart, Consensus, describe_cluster
 from prism.evidence.traces.hang import Hang
 from prism.evidence.traces.kernel_log import GpuError, describe_error
 from prism.evidence.traces.rank_logs import RankLog, find_first_failed, find_silent, is_loss_of_peer
 from prism.evidence.traces.ras import Laggards
-from prism.evidence.traces.standing import Standing
+from prism.evidence.traces.stacks import describe_place
 from prism.evidence.traces.watchdog import Behind
 from prism.records.verdict import Verdict
 
@@ -27,6 +27,12 @@ _WORDS = {
     "stuck": "hang inside a collective that all had entered",
     "none": "no hang",
 }
+_APART = {
+    "stopped": "hang: a process is stopped",
+    "ended": "hang: a process has ended",
+    "apart": "hang: a rank is not where the others wait",
+}
+_LEAST = 0.05  # probability of a division of ranks that is worth a line
 _ADVICE = {
     "absent": "look at its stack (py-spy dump) and its host's kernel log; if it hangs again, restart without it",
     "missing_dump": "look at its log and its host's kernel log; let TORCH_FR_DUMP_TEMP_FILE name a shared folder",
@@ -76,7 +82,7 @@ def read_behind(behind: Behind) -> Clue:
 def read_verdict(verdict: Verdict) -> Clue:
     """A log's verdict as a clue; a symptom happens to all ranks, so it names no culprit."""
     lines = "; ".join(e.text for e in verdict.evidence[:2])
-    symptom = verdict.cause.name in _SYMPTOMS or (verdict.category == "infrastructure" and is_loss_of_peer(lines))
+    symptom = verdict.reason in _SYMPTOMS or (verdict.category == "infrastructure" and is_loss_of_peer(lines))
     by_kernel = all("Xid" in e.text for e in verdict.evidence)  # The kernel's log does not show what the job did.
     suspects: tuple[Suspect, ...] = ()
     if not symptom:
@@ -85,8 +91,8 @@ def read_verdict(verdict: Verdict) -> Clue:
             suspects = (Suspect(type="rank", id=str(verdict.first_rank)), *suspects)
     return Clue(
         source="log",
-        what=verdict.cause.name,
-        text=f"{Path(verdict.log).name}: {verdict.says} ({verdict.category}): {lines}"[:600],
+        what=verdict.reason,
+        text=f"{Path(verdict.log).name}: {verdict.reason} ({verdict.category}): {lines}"[:600],
         suspects=suspects,
         since_ns=None,
         # A verdict's confidence is that of its reason, not of its host.
@@ -179,45 +185,42 @@ def read_log_ends(logs: Sequence[RankLog], alive: Collection[int] = ()) -> list[
     return []
 
 
-def read_standings(
-    ranks: Sequence[Standing], hosts: Mapping[str, str] | None = None, lost_peer: Collection[int] = ()
-) -> list[Clue]:
-    """Who stands elsewhere than the ranks that wait in a collective or a message, is stopped, or has ended.
-
-    `lost_peer` are ranks whose logs say that a peer was lost: they ended because another one had.
-    """
-    for where, what in (("stopped", "hang: a process is stopped"), ("ended", "hang: a process has ended")):
-        found = [r for r in ranks if r.where == where and not (where == "ended" and r.rank in lost_peer)]
-        if found:
-            return [_accuse_standing(found, what, f"is in state {found[0].state}", 0.95, hosts or {})]
-    waiting = [r for r in ranks if r.where in ("collective", "message")]
-    elsewhere = [r for r in ranks if r.where == "elsewhere" and r.line]
-    if waiting and elsewhere and len(elsewhere) <= len(waiting):
-        lock = ", holding the interpreter's lock," if elsewhere[0].holds_lock else ""
-        told = f"is at {elsewhere[0].line}{lock} while {len(waiting)} ranks wait in collectives or messages"
-        sure = 0.95 if len(elsewhere) == 1 and len(waiting) == len(ranks) - 1 else 0.85
-        return [_accuse_standing(elsewhere, "hang: a rank is not in the collective", told, sure, hosts or {})]
-    places = Counter(r.line for r in ranks if r.line)
-    text = "; ".join(f"{n} ranks at {line}" for line, n in places.most_common(3)) or "no stacks could be read"
+def read_consensus(found: Consensus) -> list[Clue]:
+    """Who stands apart from the ranks that wait; where nobody does, where all of them stand."""
+    if found.apart:
+        return [_accuse(apart) for apart in found.apart if apart.confidence >= _LEAST]
+    text = "; ".join(describe_cluster(c) for c in found.clusters[:3]) or "no stacks could be read"
     return [
-        Clue(source="stacks", what="stacks of a running job", text=text, suspects=(), since_ns=None, confidence=0.1)
+        Clue(
+            source="stacks",
+            what="no hang: the ranks move" if found.moves else "all ranks stand together",
+            text=f"the ranks stood elsewhere at each look: {text}" if found.moves else text,
+            suspects=(),
+            since_ns=None,
+            confidence=0.5 if found.moves else 0.1,
+            shows="slow" if found.moves else None,
+            causes=("stop",),
+        )
     ]
 
 
-def _accuse_standing(
-    ranks: Sequence[Standing], what: str, told: str, confidence: float, hosts: Mapping[str, str]
-) -> Clue:
-    suspects = tuple(Suspect(type="rank", id=str(r.rank)) for r in ranks[:16])
-    if ranks[0].line and len(ranks) == 1:
-        suspects += (Suspect(type="program", id=ranks[0].line),)
-    place = f" on {hosts[str(ranks[0].rank)]}" if str(ranks[0].rank) in hosts else ""
+def _accuse(apart: Apart) -> Clue:
+    """One division of the ranks into those that wait and those that are waited for."""
+    first = apart.stacks[0]
+    suspects = tuple(Suspect(type="rank", id=str(s.rank)) for s in apart.stacks[:16])
+    if first.line and len({s.line for s in apart.stacks}) == 1:
+        suspects += (Suspect(type="program", id=first.line),)
+    place = f" on {first.host}" if first.host else ""
+    waits = f"{len(apart.waiting)} ranks wait"
+    if apart.waiting:
+        waits += f" ({describe_place(apart.waiting[0])})"
     return Clue(
         source="stacks",
-        what=what,
-        text=f"rank {', '.join(str(r.rank) for r in ranks[:8])} (process {ranks[0].pid}{place}) {told}",
+        what=_APART[apart.what],
+        text=f"{describe_cluster(apart.stacks)} (process {first.pid}{place}) while {waits}",
         suspects=suspects,
         since_ns=None,
-        confidence=confidence,
+        confidence=apart.confidence,
         shows="stop",
         causes=("stop",),
         advice="look at that line of the program and at the host",

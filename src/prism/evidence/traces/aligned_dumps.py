@@ -43,7 +43,8 @@ def reopen(dumps: Sequence[Dump], stood_in: Mapping[int, str]) -> list[Dump]:
     """
     reached: dict[str, dict[int, int]] = defaultdict(dict)
     open_calls = {(c.group, c.seq) for d in dumps for c in d.calls if c.pending}
-    if not open_calls and "collective" not in stood_in.values():
+    differ = _find_differing(dumps)
+    if not open_calls and not differ and "collective" not in stood_in.values():
         return list(dumps)  # nothing hangs; ranks that run are never at the same call
     for dump in dumps:
         for group, seq in dump.enqueued.items():
@@ -54,8 +55,19 @@ def reopen(dumps: Sequence[Dump], stood_in: Mapping[int, str]) -> list[Dump]:
         if last is not None and last.retired and not last.pending:
             behind = any(seq < last.seq for seq in reached[last.group].values())
             told = stood_in.get(dump.rank)
-            if told == "collective" or (told is None and (behind or (last.group, last.seq) in open_calls)):
+            unlike = (last.group, last.seq) in differ
+            if told == "collective" or unlike or (told is None and (behind or (last.group, last.seq) in open_calls)):
                 calls = tuple(replace(c, pending=True) if c is last else c for c in dump.calls)
                 dump = replace(dump, calls=calls)
         opened.append(dump)
     return opened
+
+
+def _find_differing(dumps: Sequence[Dump]) -> set[tuple[str, int]]:
+    """Calls that are the last of two ranks or more and not the same one: none of them can have completed."""
+    lasts: dict[tuple[str, int], set[tuple[str, str]]] = defaultdict(set)
+    for dump in dumps:
+        last = max((c for c in dump.calls if not c.is_message), key=lambda c: c.created_ns, default=None)
+        if last is not None and last.retired:
+            lasts[last.group, last.seq].add(last.signature)
+    return {call for call, signatures in lasts.items() if len(signatures) > 1}

@@ -21,6 +21,8 @@ from prism.evidence.traces.plain_pickle import read_plain_pickle
 _NUMBER_AT_END = re.compile(r"(\d{1,7})(?:\.(?:json|pkl|pickle|bin))?$")
 _MESSAGE = re.compile(r"\b(send|recv)\s+(\d{1,7})\s*(?:->|<-)\s*(\d{1,7})")
 _LARGEST_BYTES = 1 << 30
+# In these, members may pass different sizes and still be right.
+_UNEVEN = ("all_to_all", "alltoall", "gather", "scatter", "send", "recv", "allgather_coalesced")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,6 +38,12 @@ class Call:
     peer: int | None = None  # position in the group of the other end of a message
     line: str = ""  # where the program made the call, file:line
     retired: bool = False  # taken off the list of pending calls without word that it completed
+
+    @property
+    def signature(self) -> tuple[str, str]:
+        """What members of one collective must have alike; in some kinds they may pass different sizes."""
+        uneven = any(word in self.kind for word in _UNEVEN) and "reduce" not in self.kind
+        return self.kind, "" if uneven and "all_gather" not in self.kind else self.sizes
 
     @property
     def is_message(self) -> bool:
@@ -72,22 +80,6 @@ def read_dumps(paths: Iterable[Path]) -> list[Dump]:
             raise BadFileError(f"{path}: rank {dump.rank} is also in {dumps[dump.rank].path}; give one folder per job")
         dumps[dump.rank] = dump
     return [dumps[rank] for rank in sorted(dumps)]
-
-
-def is_dump_name(path: Path) -> bool:
-    """Whether a file is named as dumps are: its name ends in the rank's number."""
-    return _NUMBER_AT_END.search(path.name) is not None
-
-
-def looks_like_dump(path: Path) -> bool:
-    """Whether a file begins as a dump does, in either form; nothing of it is decoded."""
-    if not is_dump_name(path) or not path.is_file():
-        return False
-    with path.open("rb") as file:
-        head = file.read(4096)
-    if head[:1] == b"\x80":
-        return b"entries" in head or b"pg_config" in head or b"version" in head
-    return head.lstrip()[:1] == b"{" and any(key in head for key in (b'"entries"', b'"pg_config"', b'"pg_status"'))
 
 
 def read_dump(path: Path) -> Dump:

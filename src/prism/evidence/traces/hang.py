@@ -15,8 +15,7 @@ from prism.evidence.traces.flight_recorder import Call, Dump
 from prism.evidence.traces.unlisted import Told, find_root, list_alive
 from prism.evidence.traces.waits import Waits, find_ring, find_waits
 
-# In these, members may pass different sizes and still be right.
-_UNEVEN = ("all_to_all", "alltoall", "gather", "scatter", "send", "recv", "allgather_coalesced")
+_LATEST = 1  # calls of a group that ranks of a job that ended together may be apart
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,16 +68,11 @@ def _find_hang(dumps: Sequence[Dump], world_size: int | None, told: Told) -> Han
     world = set(by_rank).union(*members.values()) if members else set(by_rank)
     missing = tuple(sorted(set(range(max(max(world, default=-1) + 1, world_size or 0))) - set(by_rank)))
     if not any(call.pending for dump in dumps for call in dump.calls):
-        return Hang(
-            what="none",
-            ranks=(),
-            since_ns=0,
-            confidence=0.5,
-            missing=missing,
-            text="no collective is unfinished in any dump: nothing hung when they were written",
-        )
+        return _find_gone(dumps, missing)
     alive = frozenset(by_rank)
-    if not any(group.ranks for dump in dumps for group in dump.groups.values()):
+    odd = _find_mismatch(by_rank, members, missing)
+    tied = odd is not None and len(odd.ranks) > len(odd.waiting)
+    if (odd is None or tied) and not any(group.ranks for dump in dumps for group in dump.groups.values()):
         alive = frozenset(list_alive(dumps, missing))
         root = find_root(dumps, missing, told)
         if root is not None:
@@ -93,7 +87,7 @@ def _find_hang(dumps: Sequence[Dump], world_size: int | None, told: Told) -> Han
                 missing=missing,
                 line=root.line,
             )
-    found = _find_mismatch(by_rank, members, missing)
+    found = odd
     if found is None:
         waits = find_waits(by_rank, members)
         found = (
@@ -102,6 +96,37 @@ def _find_hang(dumps: Sequence[Dump], world_size: int | None, told: Told) -> Han
             or _describe_stuck(waits, missing)
         )
     return replace(found, alive=alive)
+
+
+def _find_gone(dumps: Sequence[Dump], missing: tuple[int, ...]) -> Hang:
+    """Nothing is unfinished; but where all others came equally far and left a dump, who left none ended first.
+
+    Some backends take calls that failed off their lists, so the dumps of a job that broke off look like these.
+    """
+    reached: dict[str, list[int]] = defaultdict(list)
+    for dump in dumps:
+        for group, seq in dump.enqueued.items():
+            reached[group].append(seq)
+    together = bool(reached) and all(max(own) - min(own) <= _LATEST for own in reached.values())
+    failed = any(call.retired for dump in dumps for call in dump.calls)
+    if together and failed and 0 < len(missing) <= len(dumps) // 2:
+        return Hang(
+            what="missing_dump",
+            ranks=missing,
+            since_ns=max(c.created_ns for d in dumps for c in d.calls),
+            confidence=round(0.6 / len(missing), 2),
+            missing=missing,
+            text=f"all others came equally far and left a dump; rank {_name(missing)} left none, so it may have ended "
+            "first",
+        )
+    return Hang(
+        what="none",
+        ranks=(),
+        since_ns=0,
+        confidence=0.5,
+        missing=missing,
+        text="no collective is unfinished in any dump: nothing hung when they were written",
+    )
 
 
 def _list_members(dumps: Sequence[Dump]) -> dict[str, tuple[int, ...]]:
@@ -135,11 +160,11 @@ def _find_mismatch(
     for (group, seq), by_member in calls.items():
         if len(by_member) < 2 or not any(call.pending for call in by_member.values()):
             continue
-        kinds = Counter(_signature(call) for call in by_member.values())
+        kinds = Counter(call.signature for call in by_member.values())
         if len(kinds) < 2:
             continue
         usual, count = kinds.most_common(1)[0]
-        odd = tuple(sorted(r for r, call in by_member.items() if _signature(call) != usual))
+        odd = tuple(sorted(r for r, call in by_member.items() if call.signature != usual))
         if count == len(by_member) - count:  # a tie: either half may be wrong
             odd = tuple(sorted(by_member))
         first = by_member[odd[0]]
@@ -162,11 +187,6 @@ def _find_mismatch(
             )
         )
     return min(found, key=lambda f: f[0])[1] if found else None
-
-
-def _signature(call: Call) -> tuple[str, str]:
-    uneven = any(word in call.kind for word in _UNEVEN) and "reduce" not in call.kind and "all_gather" not in call.kind
-    return call.kind, "" if uneven else call.sizes
 
 
 def _find_absent(by_rank: Mapping[int, Dump], waits: Waits, missing: tuple[int, ...]) -> Hang | None:

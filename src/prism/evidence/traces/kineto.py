@@ -53,12 +53,6 @@ class Profile:
     notes: tuple[str, ...]
 
 
-def looks_like_trace(path: Path) -> bool:
-    """Whether a file is named as the profiler's exporter and its users name traces."""
-    name = path.name.lower()
-    return name.endswith((".json", ".json.gz")) and ("trace" in name or "rank" in name or "kineto" in name)
-
-
 def read_profile(path: Path) -> Profile:
     """Read one rank's trace, JSON or gzipped, in pieces."""
     file = TraceFile(path)

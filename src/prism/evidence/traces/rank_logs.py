@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
-from prism.evidence.traces.standing import Where, read_traceback
+from prism.evidence.traces.stacks import find_last_line
 
 _NAME = re.compile(r"rank[-_]?(\d{1,6})\b|(?:^|[-_.])(\d{1,6})\.(?:log|out|err)$")
 _TAIL_BYTES = 16_384
@@ -32,7 +32,7 @@ class RankLog:
     rank: int
     error: str  # its last error line; empty where there is none
     lost_peer: bool  # the error says that somebody else went away
-    stood_in: Where = "unknown"  # by its last traceback
+    line: str = ""  # of the program, in its last traceback
     step: int | None = None  # the last step or iteration that it named
 
     @property
@@ -66,7 +66,7 @@ def _read(path: Path, rank: int) -> RankLog:
         rank=rank,
         error=last[:300],
         lost_peer=bool(_PEER_LOST.search(last)),
-        stood_in=read_traceback(text),
+        line=find_last_line(text),
         step=int(steps[-1]) if steps else None,
     )
 

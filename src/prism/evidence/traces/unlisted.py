@@ -20,6 +20,10 @@ _FIRST_SHARE = 0.75  # of earlier steps in which a call must have come before an
 _EARLIER_SHARE = 0.02  # of a step by which it must have come earlier; the two ends of a message differ by less
 
 
+_FEWEST_STEPS = 4  # gaps between calls that tell how long one takes
+_EARLY_SHARE = 0.75  # of the shortest earlier gap
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Root:
     """Who it was, and what shows it."""
@@ -55,7 +59,7 @@ def find_root(dumps: Sequence[Dump], missing: Sequence[int], told: Told) -> Root
     """The root over all groups; None where nothing is seen to wait."""
     calls = {d.rank: sorted((c for c in d.calls if not c.is_message), key=lambda c: c.created_ns) for d in dumps}
     waiting = {rank: own[-1] for rank, own in calls.items() if own and own[-1].pending}
-    return _read_break(calls, waiting) or _find_awaited(calls, waiting, missing, told)
+    return _read_break(calls, waiting) or _find_early(calls, waiting) or _find_awaited(calls, waiting, missing, told)
 
 
 def list_alive(dumps: Sequence[Dump], missing: Sequence[int]) -> set[int]:
@@ -83,6 +87,30 @@ def _read_break(calls: Mapping[int, Sequence[Call]], waiting: Mapping[int, Call]
         line=call.line,
         text=f"rank {found.rank} called {call.kind} {call.sizes} of group {call.group[:12]} where it has always called "
         f"{usual.kind} {usual.sizes} of group {usual.group[:12]} before",
+    )
+
+
+def _find_early(calls: Mapping[int, Sequence[Call]], waiting: Mapping[int, Call]) -> Root | None:
+    """The only rank that waits, if it came sooner after its last call than ever before: it left something out."""
+    if len(waiting) != 1 or len(calls) < 3:
+        return None
+    ((rank, call),) = waiting.items()
+    own = calls[rank]
+    gaps = [
+        b.created_ns - a.created_ns for a, b in pairwise(own) if (b.group, b.signature) == (call.group, call.signature)
+    ]
+    if len(gaps) < _FEWEST_STEPS or gaps[-1] > _EARLY_SHARE * min(gaps[:-1]):
+        return None
+    others = tuple(r for r in sorted(calls) if r != rank)
+    return Root(
+        what="deadlock",
+        ranks=(rank,),
+        waiting=others,
+        since_ns=call.created_ns,
+        confidence=0.65,
+        line=call.line,
+        text=f"rank {rank} alone called {call.kind} {call.seq} of group {call.group[:12]}, {gaps[-1] / 1e6:.0f} ms "
+        f"after its last call where it never took less than {min(gaps[:-1]) / 1e6:.0f}, so it left something out",
     )
 
 
@@ -124,11 +152,17 @@ def _find_awaited(
         ranks=ranks,
         waiting=by,
         since_ns=since,
-        confidence=0.9 if len(ranks) == 1 else round(0.8 / len(ranks), 2),
+        # Where most have not come, they may all wait for the one that has, in messages that the dumps do not list.
+        confidence=_be_sure(len(ranks), alone=len(by) < len(calls) - len(by)),
         line=last.line if last else "",
         text=f"rank {_name(ranks)} did not enter what {len(by)} ranks wait in"
         + (f"; its last call was {last.kind} {last.seq} of group {last.group[:12]}" if last else ""),
     )
+
+
+def _be_sure(ranks: int, *, alone: bool) -> float:
+    sure = 0.9 if ranks == 1 else round(0.8 / ranks, 2)
+    return min(sure, 0.6) if alone else sure
 
 
 def _follow_messages(

@@ -1,13 +1,15 @@
-"""Where ranks stood, and which missing rank belongs to which group: what tells a hang's root apart from its victims."""
+"""Where ranks stand and who stands apart, and which missing rank belongs to which group: what tells a hang's root apart from its victims."""
 
 from __future__ import annotations
 
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+<<<<<<<< HEAD:tests/evidence/traces/test_standing.py
 from prism.evidence.fusion.stop_clues import read_log_ends, read_standings
 from prism.evidence.traces.flight_recorder import Dump, parse_dump
 from prism.evidence.traces.hang import find_hang
@@ -16,11 +18,31 @@ from prism.evidence.traces.members import find_neighbours, infer_members
 from prism.evidence.traces.rank_logs import RankLog, find_ahead, read_rank_logs
 from prism.evidence.traces.standing import looks_like_stacks, read_stack, read_stacks, read_traceback
 from prism.recover.supervise.stacks import find_py_spy, take_stacks
+========
+from prism.evidence.fusion.stop_clues import read_consensus, read_log_ends
+from prism.recover.supervise.stacks import find_py_spy, take_stacks
+from prism.evidence.traces.consensus import find_apart
+from prism.evidence.traces.files import find_kind
+from prism.evidence.traces.flight_recorder import Dump, parse_dump
+from prism.evidence.traces.hang import find_hang
+from prism.evidence.traces.late_calls import find_late_rank
+from prism.evidence.traces.members import find_neighbours, infer_members
+from prism.evidence.traces.places import place_ranks
+from prism.evidence.traces.rank_logs import RankLog, find_ahead, read_rank_logs
+from prism.evidence.traces.stacks import RankStack, Thread, find_last_line, parse_look, parse_threads, read_stacks
+>>>>>>>> 81e90176 (Investigate: stacks of all ranks are laid side by side; files are known by what they hold; ranks are found by what they are):tests/evidence/traces/test_stacks.py
 
 MAIN = 'Thread 7 (idle): "MainThread"\n'
 WAITS = MAIN + "    all_reduce (torch/distributed/distributed_c10d.py:3252)\n    train (train.py:9)\n"
 RECEIVES = MAIN + "    recv (torch/distributed/distributed_c10d.py:2799)\n    train (train.py:8)\n"
 LOADS = MAIN + "    load (train.py:4)\n" + 'Thread 8 (idle): "watch"\n    wait (threading.py:331)\n'
+
+
+BACKWARD = MAIN + "    _run (torch/autograd/graph.py:979)\n    train (train.py:7)\n"
+
+
+def stack(rank: int, text: str, state: str = "S (sleeping)") -> RankStack:
+    return RankStack(rank=rank, pid=rank, state=state, threads=parse_threads(text))
 
 
 def gloo(rank: int, *signs: tuple[str, int, int, int], pending: bool = True) -> Dump:
@@ -51,12 +73,11 @@ def steps(group: str, at_ms: int, num: int = 4) -> list[tuple[str, int, int, int
 
 
 def test_a_process_that_ended_because_it_lost_a_peer_is_not_to_blame() -> None:
-    waits = [read_stack(WAITS, rank=r, pid=r, state="S (sleeping)") for r in range(2)]
-    ended = read_stack("", rank=2, pid=2, state="Z (zombie)")
-    assert ended.where == "ended"
-    (died,) = read_standings([*waits, ended])
+    waits = [stack(r, WAITS) for r in range(2)]
+    ended = stack(2, "", "Z (zombie)")
+    (died,) = read_consensus(find_apart([*waits, ended]))
     assert [s.id for s in died.suspects] == ["2"] and "ended" in died.what
-    (found,) = read_standings([*waits, ended], lost_peer={2})
+    (found,) = read_consensus(find_apart([*waits, ended], lost_peer={2}))
     assert not found.suspects
 
 
@@ -113,9 +134,30 @@ def test_a_rank_that_receives_for_a_later_step_left_a_collective_out(tmp_path: P
 
 def test_a_rank_that_failed_in_a_collective_did_not_complete_it() -> None:
     dumps = [gloo(r, *steps("a", 10), ("a", 5, 8, 510), pending=False) for r in (0, 1)]
-    assert find_hang(dumps, world_size=3).what == "none"
+    alone = find_hang(dumps, world_size=3)
     found = find_hang(dumps, world_size=3, stood_in=dict.fromkeys((0, 1), "collective"))
-    assert (found.what, found.ranks) == ("missing_dump", (2,))
+    assert (found.what, found.ranks) == (alone.what, alone.ranks) == ("missing_dump", (2,))
+    assert alone.confidence < 0.7 < found.confidence
+
+
+def test_ranks_of_a_job_that_runs_or_that_all_left_dumps_are_not_said_to_have_ended() -> None:
+    runs = [gloo(r, *steps("a", 10, num=4 + 2 * r), pending=False) for r in (0, 1)]
+    assert find_hang(runs, world_size=3).what == "none"
+    assert find_hang([gloo(r, *steps("a", 10), pending=False) for r in range(3)]).what == "none"
+
+
+def test_last_calls_that_differ_were_not_completed_though_they_are_off_the_list() -> None:
+    dumps = [gloo(r, *steps("a", 10), ("a", 5, 4 if r == 2 else 8, 510), pending=False) for r in (0, 2, 3)]
+    found = find_hang(dumps)
+    assert (found.what, found.ranks) == ("mismatch", (2,))
+
+
+@pytest.mark.parametrize(("gap_ms", "named"), [(40, (3,)), (100, (0, 1, 2))])
+def test_a_rank_that_comes_alone_and_sooner_than_ever_left_something_out(gap_ms: int, named: tuple[int, ...]) -> None:
+    world = [("0", n, 1, 100 * n) for n in range(1, 6)]
+    dumps = [gloo(r, *world, pending=False) for r in range(3)]
+    found = find_hang([*dumps, gloo(3, *world, ("0", 6, 1, 500 + gap_ms))])
+    assert found.ranks == named and found.confidence < 0.7
 
 
 def test_ranks_that_were_alive_when_others_hung_did_not_die_first() -> None:
@@ -126,19 +168,56 @@ def test_ranks_that_were_alive_when_others_hung_did_not_die_first() -> None:
     assert read_log_ends([*silent, *lost], {0, 1, 2, 3}) == []
 
 
-def test_the_main_thread_says_where_a_rank_stands() -> None:
-    told = [read_stack(text, rank=r, pid=r, state="S (sleeping)") for r, text in enumerate((WAITS, RECEIVES, LOADS))]
-    assert [t.where for t in told] == ["collective", "message", "elsewhere"]
-    clue = read_standings(told)[0]
-    assert [s.id for s in clue.suspects] == ["2", "train.py:4"] and clue.confidence == 0.95
+@pytest.mark.parametrize(
+    ("texts", "apart"),
+    [
+        ([WAITS, WAITS, LOADS], (2,)),
+        ([BACKWARD, LOADS, BACKWARD, LOADS], (1, 3)),  # those in the framework wait for those outside of it
+        ([BACKWARD, WAITS, BACKWARD, BACKWARD], (1,)),  # another collective than the others'
+        ([LOADS, BACKWARD, LOADS, LOADS], (1,)),  # the line may be one that waits for a GPU
+        ([WAITS, RECEIVES, WAITS], (1,)),
+    ],
+)
+def test_the_ranks_that_do_not_stand_where_the_others_wait_are_apart(texts: list[str], apart: tuple[int, ...]) -> None:
+    found = find_apart([stack(rank, text) for rank, text in enumerate(texts)])
+    assert found.apart[0].ranks == apart and found.apart[0].confidence > 0.7
 
 
-def test_a_traceback_says_what_a_rank_was_in(tmp_path: Path) -> None:
-    frame = '  File "/x/torch/distributed/distributed_c10d.py", line 2799, in recv\n    work.wait()\n'
+def test_a_clue_of_stacks_names_rank_line_and_what_it_does() -> None:
+    reads = RankStack(rank=2, pid=9, host="n1", threads=(Thread(name="MainThread", frames=parse_threads(LOADS)[0].frames,
+                      doing="reads /data/shard-7"),))  # fmt: skip
+    clue = read_consensus(find_apart([stack(0, BACKWARD), stack(1, BACKWARD), reads]))[0]
+    assert [s.id for s in clue.suspects] == ["2", "train.py:4"]
+    assert "rank 2 at train.py:4, reads /data/shard-7 (process 9 on n1)" in clue.text
+
+
+def look(rank: int, *lines: int) -> RankStack:
+    looks = [[{"name": "MainThread", "frames": [["train", "/job/train.py", line]]}] for line in lines]
+    return parse_look({"rank": rank, "pid": rank, "state": "S", "looks": looks})
+
+
+def test_ranks_that_stand_elsewhere_at_each_look_do_not_hang() -> None:
+    found = find_apart([look(0, 3, 5), look(1, 3, 4), look(2, 7, 7)])
+    assert found.moves and not found.apart and read_consensus(found)[0].shows == "slow"
+    assert find_apart([look(0, 3, 3), look(1, 3, 3), look(2, 7, 7)]).apart[0].ranks == (2,)
+
+
+def test_a_rank_is_in_a_message_where_it_stands_at_another_line_than_its_last_call() -> None:
+    dumps = [gloo(r, *steps("a", 10), pending=False) for r in range(3)]
+    entries = [d.calls[-1].line for d in dumps]
+    assert entries == ["", "", ""]  # a dump without lines says nothing of where a rank waits
+    stacks = [stack(0, WAITS), stack(1, RECEIVES), stack(2, LOADS)]
+    called = [replace(d, calls=(*d.calls[:-1], replace(d.calls[-1], line="/job/train.py:9"))) for d in dumps]
+    assert place_ranks(called, stacks, find_apart(stacks), ()) == {1: "message", 2: "elsewhere"}
+
+
+def test_a_traceback_says_at_which_line_a_rank_was(tmp_path: Path) -> None:
+    frame = '  File "/x/train.py", line 8, in train\n    recv()\n'
+    frame += '  File "/x/site-packages/torch/distributed/distributed_c10d.py", line 2799, in recv\n    work.wait()\n'
     text = "Traceback (most recent call last):\n" + frame + "RuntimeError: Connection closed by peer\n"
-    assert read_traceback(text) == "message" and read_traceback("no error") == "unknown"
+    assert find_last_line(text) == "/x/train.py:8" and find_last_line("no error") == ""
     (tmp_path / "rank_3.log").write_text(text)
-    assert read_rank_logs(tmp_path.iterdir())[0].stood_in == "message"
+    assert read_rank_logs(tmp_path.iterdir())[0].line == "/x/train.py:8"
 
 
 def test_what_supervise_writes_is_read_back_with_its_rank(tmp_path: Path) -> None:
@@ -155,9 +234,9 @@ def test_what_supervise_writes_is_read_back_with_its_rank(tmp_path: Path) -> Non
         process.communicate()
     if "py-spy failed" in (tmp_path / "stacks.txt").read_text():
         pytest.skip("py-spy may not look at processes here")
-    assert looks_like_stacks(tmp_path / "stacks.txt")
+    assert find_kind(tmp_path / "stacks.txt") == "stacks"
     found = read_stacks([tmp_path / "stacks.txt"])
-    assert [(s.rank, s.where) for s in found] == [(5, "elsewhere")] and found[0].line.endswith("train.py:4")
+    assert [(s.rank, s.place) for s in found] == [(5, "program")] and found[0].line.endswith("train.py:4")
 
 
 @pytest.mark.parametrize(("late_ms", "named"), [(40, 2), (4, None)])
