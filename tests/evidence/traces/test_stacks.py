@@ -9,18 +9,7 @@ from pathlib import Path
 
 import pytest
 
-<<<<<<<< HEAD:tests/evidence/traces/test_standing.py
-from prism.evidence.fusion.stop_clues import read_log_ends, read_standings
-from prism.evidence.traces.flight_recorder import Dump, parse_dump
-from prism.evidence.traces.hang import find_hang
-from prism.evidence.traces.late_calls import find_late_rank
-from prism.evidence.traces.members import find_neighbours, infer_members
-from prism.evidence.traces.rank_logs import RankLog, find_ahead, read_rank_logs
-from prism.evidence.traces.standing import looks_like_stacks, read_stack, read_stacks, read_traceback
-from prism.recover.supervise.stacks import find_py_spy, take_stacks
-========
 from prism.evidence.fusion.stop_clues import read_consensus, read_log_ends
-from prism.recover.supervise.stacks import find_py_spy, take_stacks
 from prism.evidence.traces.consensus import find_apart
 from prism.evidence.traces.files import find_kind
 from prism.evidence.traces.flight_recorder import Dump, parse_dump
@@ -30,7 +19,7 @@ from prism.evidence.traces.members import find_neighbours, infer_members
 from prism.evidence.traces.places import place_ranks
 from prism.evidence.traces.rank_logs import RankLog, find_ahead, read_rank_logs
 from prism.evidence.traces.stacks import RankStack, Thread, find_last_line, parse_look, parse_threads, read_stacks
->>>>>>>> 81e90176 (Investigate: stacks of all ranks are laid side by side; files are known by what they hold; ranks are found by what they are):tests/evidence/traces/test_stacks.py
+from prism.recover.supervise.stacks import find_py_spy, take_stacks
 
 MAIN = 'Thread 7 (idle): "MainThread"\n'
 WAITS = MAIN + "    all_reduce (torch/distributed/distributed_c10d.py:3252)\n    train (train.py:9)\n"
