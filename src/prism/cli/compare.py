@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from prism.cli.options import JsonFlag, examples
-from prism.cli.terminal import show, show_json, table
+from prism.cli.terminal import heading, show, show_json, table
 from prism.errors import BadFileError
 
 if TYPE_CHECKING:
@@ -37,7 +37,7 @@ def run_compare(
         return
     sign = "longer" if found.difference_ms > 0 else "shorter"
     change = f"{abs(found.difference_ms):.2f} ms {sign}" if found.difference_ms else "no difference"
-    show(f"[bold]{found.expected_ms:.2f} ms a step, then {found.observed_ms:.2f}: {change}[/bold]")
+    show(heading(f"{found.expected_ms:.2f} ms a step, then {found.observed_ms:.2f}: {change}"))
     if found.is_noise:
         show(f"within the noise of {found.noise_ms:.2f} ms: nothing can be said to differ")
     rows = [

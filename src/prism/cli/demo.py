@@ -6,11 +6,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from rich.markup import escape
 
 from prism.cli.diagnose import show_diagnosis, write_diagnosis
 from prism.cli.options import JsonFlag, examples
-from prism.cli.terminal import note, progress, show, show_json, table
+from prism.cli.terminal import faint, heading, note, progress, show, show_json, table
 
 if TYPE_CHECKING:
     from prism.lab.scenarios import ScenarioRun
@@ -54,12 +53,12 @@ def run_demo(
         told["parts"] = []
         for part in rest:
             if not json:
-                show(f"\n[bold]{part.title}[/bold]\n[dim]prism {shorten(part.words)}[/dim]")
+                show("", heading(part.title), faint(f"prism {shorten(part.words)}"))
             with progress(part.name):
                 stop = begun[part.name].result()
             told["parts"].append({"part": part.name, "seconds": round(stop.seconds, 1), "lines": stop.lines})
             if not json:
-                show("\n".join(f"  {escape(line)}" for line in stop.lines))
+                show("\n".join(f"  {line}" for line in stop.lines))
     told["screenshots"] = _show_dashboard(output, port, serve, json) if only is None else []
     if json:
         show_json(told)
@@ -67,7 +66,7 @@ def run_demo(
 
 def shorten(words: tuple[str, ...]) -> str:
     """A command as a person would read it: files by their names."""
-    return escape(" ".join(Path(word).name if "/" in word else word for word in words))
+    return " ".join(Path(word).name if "/" in word else word for word in words)
 
 
 def _choose(only: list[str] | None) -> list[str]:

@@ -10,7 +10,7 @@ import typer
 
 from prism.cli.flows import make_options, read_sources
 from prism.cli.options import JsonFlag, MapOption, OutputDir, SkipBadRows, examples
-from prism.cli.terminal import note, progress, show, show_json, table
+from prism.cli.terminal import heading, note, progress, show, show_json, table
 
 if TYPE_CHECKING:
     import polars as pl
@@ -142,7 +142,7 @@ def show_diagnosis(diagnosis: Diagnosis) -> None:
     if len(diagnosis.jobs) > _MOST_JOBS:
         show(f"{len(diagnosis.jobs) - _MOST_JOBS:,} smaller jobs are not shown; --json lists them all.\n")
     if diagnosis.findings:
-        show("[bold]Findings, worst first[/bold]\n")
+        show(heading("Findings, worst first"), "")
         for number, finding in enumerate(diagnosis.findings[:_MOST_FINDINGS], start=1):
             show(_finding_text(number, finding))
     elif diagnosis.jobs:

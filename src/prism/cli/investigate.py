@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from prism.cli.options import JsonFlag, OutputDir, examples
-from prism.cli.terminal import note, show, show_json, table
+from prism.cli.terminal import heading, note, show, show_json, table
 from prism.errors import BadConfigError
 
 if TYPE_CHECKING:
@@ -124,7 +124,7 @@ def _write(found: Investigation, output: Path, title: str) -> None:
 def _show(found: Investigation) -> None:
     verdict = found.fused
     who = ", ".join(f"{s.type} {s.id}" for s in verdict.culprits) or "nobody can be named"
-    show(f"[bold]{verdict.what}[/bold]", f"who: {who} (sure {verdict.confidence:.0%})")
+    show(heading(verdict.what), f"who: {who} (sure {verdict.confidence:.0%})")
     if verdict.since_ns is not None and 0 < verdict.since_ns < 4 * 10**18:
         show(f"since: {datetime.fromtimestamp(verdict.since_ns / 1e9, UTC):%Y-%m-%d %H:%M:%S} UTC")
     if verdict.alternatives:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType
     from rich.table import Table
+    from rich.text import Text
 
 
 @dataclass
@@ -25,19 +26,60 @@ verbosity = Verbosity()
 
 
 def console(*, stderr: bool = False) -> Console:
-    """A Rich console on stdout or stderr; without a terminal it neither colours nor wraps at 80 columns."""
+    """A Rich console on stdout or stderr; what it prints is text, never markup or the name of an emoji."""
     from rich.console import Console
 
     stream = sys.stderr if stderr else sys.stdout
-    width = None if stream.isatty() else 120
-    return Console(file=stream, width=width, highlight=False, soft_wrap=False)
+    return Console(file=stream, highlight=False, markup=False, emoji=False, soft_wrap=not stream.isatty())
+
+
+def heading(text: str) -> Text:
+    """A line that stands out on a terminal."""
+    from rich.text import Text
+
+    return Text(text, style="bold")
+
+
+def faint(text: str) -> Text:
+    """A line that steps back on a terminal."""
+    from rich.text import Text
+
+    return Text(text, style="dim")
 
 
 def show(*renderables: RenderableType) -> None:
-    """Print results for a person on stdout."""
+    """Print results for a person on stdout; in a pipe one record a line, cells apart by tabs, nothing cut."""
     out = console()
     for renderable in renderables:
-        out.print(renderable)
+        if out.is_terminal:
+            out.print(renderable)
+        else:
+            sys.stdout.write("".join(f"{line}\n" for line in _plain_lines(renderable)))
+
+
+def _plain_lines(renderable: Any) -> Iterator[str]:
+    """The text of what `show` prints, without a layout."""
+    from rich.columns import Columns
+    from rich.console import Group
+    from rich.padding import Padding
+    from rich.table import Table
+
+    match renderable:
+        case Padding():
+            yield from (" " * renderable.left + line for line in _plain_lines(renderable.renderable))
+        case Group() | Columns():
+            for part in renderable.renderables:
+                yield from _plain_lines(part)
+        case Table():
+            if renderable.title:
+                yield str(renderable.title)
+            if any(str(column.header) for column in renderable.columns):
+                yield "\t".join(str(column.header) for column in renderable.columns).rstrip("\t")
+            for cells in zip(*(column.cells for column in renderable.columns), strict=True):
+                yield "\t".join(" ".join(str(cell).split()) for cell in cells)
+            yield ""
+        case _:
+            yield from str(renderable).split("\n")
 
 
 def show_json(document: Any) -> None:
@@ -55,16 +97,9 @@ def fail(message: str) -> None:
     """Print the one line of an error."""
     line = " ".join(message.split())
     err = console(stderr=True)
-    err.print(
-        f"prism: [red]error:[/red] {_escape(line)}" if err.is_terminal else f"prism: error: {_escape(line)}",
-        soft_wrap=True,
-    )
+    from rich.text import Text
 
-
-def _escape(text: str) -> str:
-    from rich.markup import escape
-
-    return escape(text)
+    err.print(Text.assemble("prism: ", ("error:", "red"), f" {line}"), soft_wrap=True)
 
 
 @contextmanager
@@ -85,10 +120,17 @@ def table(title: str | None, columns: Iterable[str], rows: Iterable[Iterable[Any
     """A compact table that fits a terminal; columns whose name starts with '>' are right-aligned."""
     from rich import box
     from rich.table import Table
+    from rich.text import Text
 
-    out = Table(title=title, title_justify="left", title_style="bold", box=box.SIMPLE_HEAD, pad_edge=False)
+    out = Table(
+        title=None if title is None else Text(title),
+        title_justify="left",
+        title_style="bold",
+        box=box.SIMPLE_HEAD,
+        pad_edge=False,
+    )
     for name in columns:
         out.add_column(name.removeprefix(">"), justify="right" if name.startswith(">") else "left", overflow="fold")
     for row in rows:
-        out.add_row(*(_escape(str(cell)) for cell in row))
+        out.add_row(*(Text(str(cell)) for cell in row))
     return out
