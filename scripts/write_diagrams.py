@@ -26,6 +26,7 @@ WHAT = {
     "datacenter": "characterize, predict, place", "recover": "restart, save", "observe": "flows to findings",
     "evidence": "traces, logs, one verdict", "emulate": "virtual peers", "evaluate": "scores",
     "simulate": "graph, costs", "collect": "reads flows", "drawing": "charts", "records": "tables and files",
+    "machine": "files, processes",
 }  # fmt: skip
 LIFE = (
     ("exporter", "a switch or host writes a record", "IPFIX, sFlow, pcap, nfdump, CSV"),

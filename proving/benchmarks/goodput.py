@@ -194,7 +194,7 @@ def main() -> None:
         sys.exit(f"{options.trace}: not here; get fault_trace.json of InfiniteHBD-Trace and pass --trace")
     faults, end_s = read_faults(options.trace)
     mtbf_s = end_s / len(faults)
-    interval_s = max(WRITE_S * 1.25, choose_interval_s(STALL_S, mtbf_s, START_UP_S))
+    interval_s = max(WRITE_S * 1.25, choose_interval_s(STALL_S, mtbf_s))
     print(describe_machine())
     print(f"{len(faults)} faults in {end_s / DAY_S:.0f} days, one in {mtbf_s / 3600:.1f} h, on {NUM_NODES} nodes")
     policies: dict[str, tuple[Downtime, float]] = {

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import io
-import sys
+from collections.abc import Iterator
+from contextlib import contextmanager, redirect_stderr, redirect_stdout
 
 import pytest
 
@@ -17,31 +18,31 @@ class _Terminal(io.StringIO):
         return True
 
 
-@pytest.fixture
-def terminal(monkeypatch: pytest.MonkeyPatch) -> _Terminal:
-    made = _Terminal()
-    monkeypatch.setattr(sys, "stdout", made)
-    monkeypatch.setattr(sys, "stderr", made)
-    monkeypatch.setenv("COLUMNS", "60")
+@contextmanager
+def a_terminal(monkeypatch: pytest.MonkeyPatch) -> Iterator[_Terminal]:
+    """Stdout and stderr as a terminal of 80 columns."""
     monkeypatch.setenv("TERM", "dumb")
-    return made
+    made = _Terminal()
+    with redirect_stdout(made), redirect_stderr(made):
+        yield made
 
 
-def test_addresses_and_files_are_never_taken_for_emoji_or_markup(terminal: _Terminal) -> None:
-    show(table(f"of {ADDRESS}", ("address", ADDRESS), [(ADDRESS, FILE)]), f"{ADDRESS} {FILE}", heading(FILE))
-    fail(f"{ADDRESS}: {FILE}")
+def test_addresses_and_files_are_never_taken_for_emoji_or_markup(monkeypatch: pytest.MonkeyPatch) -> None:
+    with a_terminal(monkeypatch) as terminal:
+        show(table(f"of {ADDRESS}", ("address", ADDRESS), [(ADDRESS, FILE)]), f"{ADDRESS} {FILE}", heading(FILE))
+        fail(f"{ADDRESS}: {FILE}")
     shown = terminal.getvalue()
     assert shown.count(ADDRESS) == 5
     assert shown.count(FILE) == 4
 
 
 def test_a_terminal_wraps_and_a_pipe_does_not(
-    terminal: _Terminal, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     words = "a word " * 100
-    show(words, table(None, ("what",), [(words,)]))
-    assert max(map(len, terminal.getvalue().splitlines())) <= 60
-    monkeypatch.undo()
+    with a_terminal(monkeypatch) as terminal:
+        show(words, table(None, ("what",), [(words,)]))
+    assert max(map(len, terminal.getvalue().splitlines())) <= 80
     show(words, table("Words", ("what", ">many"), [(words, 100), ("none", 0)]))
     assert capsys.readouterr().out.splitlines() == [
         words,
@@ -58,6 +59,7 @@ def test_a_record_is_one_line_in_a_pipe(capsys: pytest.CaptureFixture[str]) -> N
     assert capsys.readouterr().out.splitlines() == ["host\tone two", "rank\t3", ""]
 
 
-def test_progress_on_stderr_takes_text_as_it_is(terminal: _Terminal) -> None:
-    console(stderr=True).print(f"{ADDRESS} [bold]")
+def test_progress_on_stderr_takes_text_as_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    with a_terminal(monkeypatch) as terminal:
+        console(stderr=True).print(f"{ADDRESS} [bold]")
     assert terminal.getvalue() == f"{ADDRESS} [bold]\n"

@@ -23,7 +23,7 @@ from prism.evaluate.run.loading import Shelf, ShelfConfig, SourceFile, identify,
 from prism.evaluate.run.loading.peer_server import PeerServer
 from prism.evaluate.run.loading.pull import PullConfig, pull
 from prism.evaluate.run.models.tiny import map_safetensors, write_safetensors, write_tiny
-from prism.evaluate.run.processes import is_running, mark_process
+from prism.machine.processes import is_running, mark_process
 
 
 class CountingSource:

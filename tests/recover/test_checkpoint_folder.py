@@ -14,8 +14,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from prism.errors import BadFileError
+from prism.machine.files import hash_file
 from prism.recover.catalog import Catalog, Retention, find_damage
-from prism.recover.files import hash_file
 from prism.recover.manifest import MANIFEST_NAME, FileSum, Health, Manifest, read_manifest
 
 

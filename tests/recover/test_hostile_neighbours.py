@@ -21,6 +21,7 @@ torch = pytest.importorskip("torch")
 import torch.distributed.checkpoint as dcp  # noqa: E402
 
 from prism.errors import BadConfigError, BadFileError  # noqa: E402
+from prism.machine.files import hash_file  # noqa: E402
 from prism.recover.catalog import Catalog  # noqa: E402
 from prism.recover.checkpoint import (  # noqa: E402
     CheckpointConfig,
@@ -35,7 +36,6 @@ from prism.recover.checkpoint.safe_values import (  # noqa: E402
     load_value,
     unpickle_metadata,
 )
-from prism.recover.files import hash_file  # noqa: E402
 from prism.recover.manifest import FileSum, Manifest, read_manifest  # noqa: E402
 
 ROOT = os.geteuid() == 0

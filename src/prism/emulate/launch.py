@@ -21,6 +21,7 @@ from prism.emulate.journal import Journals
 from prism.emulate.mailbox import Mailbox, Recording
 from prism.emulate.sleepers import SleepWatch
 from prism.errors import BadConfigError
+from prism.machine.processes import read_cpu_s
 
 _SCARCE_MEMORY = 0.12  # share of this machine's memory; with less of it free a survey of all ranks is stopped
 _LOOK_EVERY_S = 1.0
@@ -260,15 +261,6 @@ class Run:
 
     captures: dict[int, Capture]
     recording: Recording
-
-
-def read_cpu_s(pid: int) -> float:
-    """Processor time of a process; 0 where it has ended."""
-    try:
-        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    except OSError:
-        return 0.0
-    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
 def read_memory() -> tuple[int, int]:

@@ -18,6 +18,8 @@ from prism.emulate.families import Families
 from prism.emulate.inside.measure_plan import KINDS, MeasurePlan, Wanted
 from prism.emulate.measuring import measure_collectives
 from prism.errors import PrismError
+from prism.machine.files import replacing
+from prism.machine.processes import list_pids, read_stat
 from prism.simulate.calibration import Calibration, calibration_of, read_calibration, write_calibration
 
 _SIZES = tuple(1 << k for k in range(10, 27, 2))  # 1 KiB to 64 MiB; what lies between follows the model's shape
@@ -61,9 +63,8 @@ def calibrate_this_host(captures: Mapping[int, Capture], families: Families, con
         found = calibration_of(points)
         folder.mkdir(parents=True, exist_ok=True)
         merged = found.points if known is None else pl.concat([known.points, found.points])
-        part = path.with_suffix(f".{os.getpid()}.parquet")
-        write_calibration(Calibration("gloo", merged), part)
-        part.replace(path)
+        with replacing(path) as part:
+            write_calibration(Calibration("gloo", merged), part)
     except (PrismError, OSError) as error:
         config.note(f"collectives of this host could not be measured ({error}); their times are modelled")
         return None
@@ -86,15 +87,8 @@ def count_running(samples: int = 10, interval_s: float = 0.02) -> float:
 
 def _cores_in_use() -> list[int]:
     """The core of every running process that can be seen."""
-    found = []
-    for path in Path("/proc").glob("[0-9]*/stat"):
-        try:
-            state, *fields = path.read_text().rpartition(")")[2].split()
-        except (OSError, ValueError):  # it has ended meanwhile
-            continue
-        if state == "R":
-            found.append(int(fields[35]))
-    return found
+    stats = map(read_stat, list_pids())
+    return [int(fields[36]) for fields in stats if fields and fields[0] == "R"]
 
 
 def _count_on_host() -> int:

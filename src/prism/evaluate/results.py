@@ -8,10 +8,10 @@ from pathlib import Path
 from typing import Any
 
 from prism.evaluate.evaluation import Evaluation
-from prism.evaluate.files import replace_file
 from prism.evaluate.groups import average_groups, describe_group
 from prism.evaluate.leaderboard import Leaderboard, draw_leaderboard, group_scores, make_leaderboard, write_csv
 from prism.evaluate.schedule.trials import Dataset
+from prism.machine.files import write_durably
 from prism.version import __version__
 
 SCHEMA = "prism.evaluation/1"
@@ -74,7 +74,7 @@ def write_results(evaluation: Evaluation, folder: Path) -> Leaderboard:
     """Put the files in place, each whole; the scores in them."""
     board = make_board(evaluation)
     text = write_csv(board, _all_datasets(evaluation), evaluation.models)
-    replace_file(folder / "results.json", json.dumps(describe_evaluation(evaluation, board), allow_nan=False) + "\n")
-    replace_file(folder / "leaderboard.csv", text)
-    replace_file(folder / "leaderboard.html", draw_leaderboard(board))
+    write_durably(folder / "results.json", json.dumps(describe_evaluation(evaluation, board), allow_nan=False) + "\n")
+    write_durably(folder / "leaderboard.csv", text)
+    write_durably(folder / "leaderboard.html", draw_leaderboard(board))
     return board

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from prism.errors import BadFileError
-from prism.recover.files import hash_file, sync_folder, write_durably
+from prism.machine.files import hash_file, sync_folder, write_durably
 from prism.recover.manifest import MANIFEST_NAME, FileSum, Manifest, check_schema, read_manifest
 
 FOLDER_FORMAT = "prism.checkpoints"

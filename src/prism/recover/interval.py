@@ -20,20 +20,29 @@ class IntervalConfig:
 
     node_mtbf_s: float = NODE_MTBF_S
     num_nodes: int | None = None  # None: from the launcher's variables
-    restart_s: float = 300.0  # from a failure to the first new step
     min_s: float = 30.0
     max_s: float = 3_600.0
     first_steps: int = 10  # until the first save, while nothing is measured
     write_headroom: float = 1.25  # an interval is at least this many times the background write
 
 
-def choose_interval_s(stall_s: float, mtbf_s: float, restart_s: float) -> float:
-    """The interval of highest availability, T = Ts + sqrt(2 (Tf + Tr) Ts + Ts^2) (arXiv 2410.18124).
+def choose_interval_s(save_s: float, mtbf_s: float) -> float:
+    """The work between saves that loses least, where a save stops the training for `save_s`.
 
-    Ts is what a save costs the training, Tf the time between failures, Tr the time of a restart.
-    For Ts far below Tf this is Young's sqrt(2 Tf Ts).
+    Failures come at random, M apart on average; a segment of T of work and a save of C is tried until it passes, which
+    takes M exp(R / M) (exp((T + C) / M) - 1) with a restart of R (J. T. Daly, FGCS 2006). The best T solves
+    C / M = -T / M - log(1 - T / M), whatever R is; for C far below M it is Young's sqrt(2 C M).
     """
-    return stall_s + math.sqrt(2.0 * (mtbf_s + restart_s) * stall_s + stall_s * stall_s)
+    cost = save_s / mtbf_s
+    if cost <= 0:
+        return 0.0
+    share = min(math.sqrt(2.0 * cost), 1.0 - math.exp(-1.0 - cost))  # of M; Newton's steps from here on go one way
+    for _ in range(50):
+        step = (-share - math.log1p(-share) - cost) * (1.0 - share) / share
+        share -= step
+        if abs(step) <= 1e-13 * share:
+            break
+    return share * mtbf_s
 
 
 def estimate_mtbf_s(config: IntervalConfig, num_failures: int, uptime_s: float) -> float:
@@ -85,7 +94,7 @@ class SaveClock:
         """Seconds between saves, once a save was measured."""
         if self._stall_s is None:
             return None
-        wanted = choose_interval_s(self._stall_s, self._mtbf_s, self.config.restart_s)
+        wanted = choose_interval_s(self._stall_s, self._mtbf_s)
         least = max(self.config.min_s, self._write_s * self.config.write_headroom)
         return max(least, min(wanted, self.config.max_s))
 

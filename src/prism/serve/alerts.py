@@ -19,6 +19,7 @@ from urllib.request import Request, urlopen
 import yaml
 
 from prism.errors import BadFileError
+from prism.machine.files import write_durably
 from prism.serve.history.notes import Silence
 from prism.serve.shapes.jobs import FindingRow
 
@@ -295,11 +296,9 @@ class Alerter:
         """Write down what was sent, so that a restart does not send it again."""
         if self.path is None:
             return
-        aside = self.path.with_suffix(".tmp")
         rows = [{name: getattr(alert, name) for name in Alert.__slots__} for alert in self.firing.values()]
         self.path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-        aside.write_text(json.dumps(rows))
-        aside.replace(self.path)
+        write_durably(self.path, json.dumps(rows))
 
     def _restore(self) -> dict[str, Alert]:
         if self.path is None or not self.path.exists():

@@ -20,9 +20,10 @@ from prism.datacenter.characterize import (
     read_utilisation,
     study_faults,
 )
-from prism.datacenter.characterize.checkpoints import find_best_interval, find_goodput
+from prism.datacenter.characterize.checkpoints import find_goodput
 from prism.datacenter.characterize.figures import draw_figures
 from prism.errors import BadConfigError, BadFileError, BadRowError
+from prism.recover.interval import choose_interval_s
 
 
 def test_a_fault_history_is_described(tmp_path: Path) -> None:
@@ -162,7 +163,7 @@ def test_unknown_utilisation_is_named(tmp_path: Path) -> None:
 
 @given(mtbf=st.floats(600, 1e8), save=st.floats(0.1, 300))
 def test_no_interval_beats_the_best_one(mtbf: float, save: float) -> None:
-    best = find_best_interval(mtbf, save)
+    best = choose_interval_s(save, mtbf)
     top = find_goodput(best, mtbf, save, 0)
     for factor in (0.5, 0.9, 0.99, 1.01, 1.1, 2):
         assert find_goodput(best * factor, mtbf, save, 0) <= top * (1 + 1e-9)
@@ -170,7 +171,7 @@ def test_no_interval_beats_the_best_one(mtbf: float, save: float) -> None:
 
 @given(mtbf=st.floats(1e6, 1e8), save=st.floats(0.1, 10))
 def test_the_best_interval_nears_youngs_when_saves_are_short(mtbf: float, save: float) -> None:
-    assert find_best_interval(mtbf, save) == pytest.approx(math.sqrt(2 * save * mtbf), rel=0.01)
+    assert choose_interval_s(save, mtbf) == pytest.approx(math.sqrt(2 * save * mtbf), rel=0.01)
 
 
 def test_larger_jobs_save_more_often_and_get_less_done() -> None:

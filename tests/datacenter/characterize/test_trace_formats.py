@@ -10,9 +10,9 @@ import polars as pl
 import pytest
 
 from prism.datacenter.characterize import Characterization, CharacterizeOptions, characterize
-from prism.datacenter.characterize.failures import expand_hosts
 from prism.datacenter.characterize.fields import parse_gpu_count, parse_lengths, parse_moments
 from prism.datacenter.characterize.vocabulary import name_state, name_type
+from prism.machine.hosts import expand_hosts
 
 Write = Callable[..., Path]
 

@@ -46,7 +46,7 @@ def test_the_interval_is_that_of_the_hazard_of_the_jobs_own_nodes() -> None:
     hot, cold, _ = found.jobs
     rate = -math.log(0.5) / 10.0
     assert hot.failures_per_day == pytest.approx(rate)
-    assert hot.interval_s == pytest.approx(choose_interval_s(60.0, 86_400.0 / rate, 600.0))
+    assert hot.interval_s == pytest.approx(choose_interval_s(60.0, 86_400.0 / rate))
     assert cold.interval_s > 4 * hot.interval_s
 
 

@@ -1,12 +1,7 @@
-"""Checkpoint advice: the interval with the smallest loss, and the expected goodput, from a measured failure rate.
+"""Checkpoint advice: the best interval of `recover.interval`, and the goodput it gives, from a measured failure rate.
 
-Failures come at random with mean time M between them. A segment of T seconds of work and a save of C seconds is tried
-until it passes; each failure costs the restart R first. The expected time per segment (J. T. Daly, "A higher order
-estimate of the optimum checkpoint interval for restart dumps", FGCS 2006) is
-
-    E(T) = M exp(R / M) (exp((T + C) / M) - 1)        goodput(T) = T / E(T)
-
-and the best T maximises T / E(T). Young's first-order answer, T = sqrt(2 C M), is given as well.
+A segment of T of work and a save of C takes M exp(R / M) (exp((T + C) / M) - 1), with M between failures and a restart
+of R; its goodput is T over that. Young's first-order interval, sqrt(2 C M), is given as well.
 """
 
 from __future__ import annotations
@@ -15,6 +10,7 @@ import math
 from dataclasses import dataclass
 
 from prism.errors import BadConfigError
+from prism.recover.interval import choose_interval_s
 
 FORMULA = "goodput(T) = T / (M exp(R/M) (exp((T+C)/M) - 1)), best T maximises it; Young: T = sqrt(2 C M)"
 
@@ -61,24 +57,8 @@ def find_goodput(interval_s: float, mtbf_s: float, save_s: float, restart_s: flo
     return interval_s / (mtbf_s * math.exp(restart_s / mtbf_s) * math.expm1(exponent))
 
 
-def find_best_interval(mtbf_s: float, save_s: float) -> float:
-    """The interval with the highest goodput, by golden-section search on a function with one peak."""
-    low, high = 0.0, max(10 * math.sqrt(2 * save_s * mtbf_s), 10 * save_s)
-    ratio = (math.sqrt(5) - 1) / 2
-    a, b = high - ratio * (high - low), low + ratio * (high - low)
-    for _ in range(120):
-        # The restart scales the goodput of all intervals equally, so the best interval does not depend on it.
-        if find_goodput(a, mtbf_s, save_s, 0.0) > find_goodput(b, mtbf_s, save_s, 0.0):
-            high, b = b, a
-            a = high - ratio * (high - low)
-        else:
-            low, a = a, b
-            b = low + ratio * (high - low)
-    return (low + high) / 2
-
-
 def _advise(mtbf_s: float, gpus: int, costs: CheckpointCosts) -> CheckpointAdvice:
-    interval = find_best_interval(mtbf_s, costs.save_s)
+    interval = choose_interval_s(costs.save_s, mtbf_s)
     return CheckpointAdvice(
         gpus=gpus,
         mtbf_hours=mtbf_s / 3600,

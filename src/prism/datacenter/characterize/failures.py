@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass
 
 import polars as pl
@@ -10,6 +9,7 @@ import polars as pl
 from prism.datacenter.characterize.distribution import describe_counts
 from prism.datacenter.characterize.tally import Tally
 from prism.datacenter.characterize.vocabulary import FAILED_STATES
+from prism.machine.hosts import expand_hosts
 from prism.records.verdict import CATEGORY_OF_REASON
 
 NOT_RECORDED = "(not recorded)"
@@ -151,20 +151,3 @@ def list_node_failures(node_lists: pl.DataFrame) -> pl.DataFrame:
     frame = pl.DataFrame(parts, schema=schema, orient="row")
     summed = frame.group_by("node").agg(pl.col("failures", "gpu_time_s").sum())
     return summed.sort("failures", "gpu_time_s", "node", descending=[True, True, False])
-
-
-def expand_hosts(text: str) -> list[str]:
-    """Names in a Slurm host list: "n[01-03,7],gpu9" is n01, n02, n03, n7, gpu9."""
-    hosts: list[str] = []
-    for part in re.findall(r"[^,\[\]\s]+(?:\[[^\]]*\])?", text):
-        found = re.fullmatch(r"([^\[]*)\[([^\]]*)\]", part)
-        if not found:
-            hosts.append(part)
-            continue
-        for piece in found[2].split(","):
-            low, _, high = piece.partition("-")
-            if low.isdigit() and high.isdigit() and 0 <= int(high) - int(low) < 100_000:
-                hosts += [f"{found[1]}{number:0{len(low)}d}" for number in range(int(low), int(high) + 1)]
-            elif piece:
-                hosts.append(found[1] + piece)
-    return [host for host in hosts if host.lower() not in ("none", "none assigned", "assigned")]

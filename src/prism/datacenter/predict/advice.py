@@ -142,7 +142,7 @@ def _advise_job(job: str, nodes: int, rate: float, config: AdviceConfig) -> JobA
         job=job,
         nodes=nodes,
         failures_per_day=rate,
-        interval_s=choose_interval_s(config.save_s, mtbf_s, config.restart_s),
+        interval_s=choose_interval_s(config.save_s, mtbf_s),
     )
 
 

@@ -16,6 +16,7 @@ from prism.datacenter.predict.nodes import gather_nodes
 from prism.datacenter.predict.prometheus import FATAL, READINGS, XID, keep_changes, read_prometheus
 from prism.datacenter.predict.watching import Alert, RiskWatch, WatchConfig, write_metrics
 from prism.errors import BadFileError
+from prism.machine.files import replacing, write_durably
 
 _STALE_H = 7 * 24.0
 _STATE = "state.json"
@@ -61,9 +62,8 @@ class RiskRound:
         since_s = max(self._asked_ns if kept.height else 0, at_ns - _KEPT_DAYS * DAY_NS) / 1e9
         fresh = read_prometheus(url, since_s, at_ns / 1e9, history.parts)
         readings = keep_changes([kept.filter(pl.col("at") > at_ns - _KEPT_DAYS * DAY_NS), fresh])
-        part = path.with_name(f".{path.name}.part")
-        readings.write_parquet(part)
-        part.replace(path)
+        with replacing(path) as part:
+            readings.write_parquet(part)
         self._asked_ns = at_ns
         numbers = {name: number for number, name in enumerate(history.parts)}
         return replace(history, counters=make_counters(readings, numbers, codes=(XID,)))
@@ -96,8 +96,8 @@ class RiskRound:
     def _write(self, forecast: Forecast, alerts: list[Alert]) -> None:
         nodes = [node.to_json() for node in gather_nodes(forecast)]
         document = {**forecast.to_json(), "schema": "prism.prediction/1", "nodes": nodes}
-        _replace(self.folder / "risk.json", json.dumps(document) + "\n")
-        _replace(self.folder / "metrics.prom", write_metrics(forecast, self._watch))
+        write_durably(self.folder / "risk.json", json.dumps(document) + "\n")
+        write_durably(self.folder / "metrics.prom", write_metrics(forecast, self._watch))
         state = {
             "alerted": sorted(self._watch.alerted),
             "drifted": self._watch.drifted,
@@ -108,7 +108,7 @@ class RiskRound:
         }
         with (self.folder / "alerts.jsonl").open("a") as log:
             log.writelines(json.dumps(alert.to_json(forecast.at_ns)) + "\n" for alert in alerts)
-        _replace(self.folder / _STATE, json.dumps(state) + "\n")
+        write_durably(self.folder / _STATE, json.dumps(state) + "\n")
 
 
 def _find_rising(history: History, forecast: Forecast) -> dict[str, str]:
@@ -134,10 +134,3 @@ def _read_kept(path: Path) -> pl.DataFrame:
         return pl.read_parquet(path).select(list(READINGS)).cast(dict(READINGS))  # type: ignore[arg-type]
     except (OSError, pl.exceptions.PolarsError) as error:
         raise BadFileError(f"{path}: not readings of a watch ({str(error)[:60]}); delete it to start anew") from None
-
-
-def _replace(path: Path, text: str) -> None:
-    """Replace a file; readers see the old one or the new one, never a part."""
-    part = path.with_name(f".{path.name}.part")
-    part.write_text(text)
-    part.replace(path)

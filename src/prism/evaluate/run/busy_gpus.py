@@ -8,7 +8,7 @@ import subprocess
 import time
 from collections.abc import Callable
 
-from prism.evaluate.run.processes import read_stat
+from prism.machine.processes import read_stat
 
 _EVERY_S = 2.0
 _TIMEOUT_S = 10.0

@@ -10,11 +10,11 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from prism.evaluate.files import replace_file
 from prism.evaluate.run.engines.engine import Outcome
 from prism.evaluate.run.node_states import Duty
 from prism.evaluate.run.outcomes import Findings
 from prism.evaluate.schedule.standing import Progress
+from prism.machine.files import write_durably
 
 _PHASES = ("load", "infer", "score")
 
@@ -96,7 +96,7 @@ class RunLog:
             "results_wanted": self.num_results,
             "updated_ns": time.time_ns(),
         }
-        replace_file(self._folder / "progress.json", json.dumps(document) + "\n")
+        write_durably(self._folder / "progress.json", json.dumps(document) + "\n")
         self._show(document)
 
 

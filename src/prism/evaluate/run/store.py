@@ -20,8 +20,8 @@ from pathlib import Path
 from typing import IO, Any, Literal
 
 from prism.errors import BadFileError, PrismError
-from prism.evaluate.files import replace_file
 from prism.evaluate.schedule.trials import Dataset, Part
+from prism.machine.files import write_durably
 
 Kind = Literal["outputs", "scores"]
 Record = dict[str, Any]
@@ -62,7 +62,7 @@ class Store:
         lines += [json.dumps(record) for record in records]
         if len(lines) != part.samples + 1:
             raise PrismError(f"{part}: {len(lines) - 1} records for {part.samples} samples; fix the adapter's command")
-        replace_file(self._path(kind, part), "\n".join(lines) + "\n")
+        write_durably(self._path(kind, part), "\n".join(lines) + "\n")
 
     def read(self, kind: Kind, part: Part) -> list[Record]:
         """What was kept of a part, in the order of its samples."""
@@ -90,7 +90,7 @@ class Store:
     def write_metrics(self, checkpoint: str, dataset: str, fingerprint: str, metrics: dict[str, float]) -> None:
         """Keep a dataset's metrics."""
         document = {"fingerprint": fingerprint, "checkpoint": checkpoint, "dataset": dataset, "metrics": metrics}
-        replace_file(self._metrics_path(checkpoint, dataset), json.dumps(document) + "\n")
+        write_durably(self._metrics_path(checkpoint, dataset), json.dumps(document) + "\n")
 
     def read_metrics(self, checkpoint: str, dataset: str, fingerprint: str) -> dict[str, float] | None:
         """A dataset's metrics if they were made of the same model, data, prompt, settings and code."""

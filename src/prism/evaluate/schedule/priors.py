@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from prism.errors import BadConfigError, BadFileError
-from prism.evaluate.files import replace_file
 from prism.evaluate.schedule.learning import BatchTrials, Belief, Effect, Effects, Errors, part_noise
 from prism.evaluate.schedule.trials import Checkpoint, Dataset
+from prism.machine.files import write_durably
 from prism.records.settings import Checked, build, number
 
 SCHEMA = "prism.priors/1"
@@ -338,4 +338,4 @@ def write_priors(priors: Priors, path: Path) -> None:
             "record_spread": learned.record_spread,
         },
     }
-    replace_file(path, json.dumps(document, indent=1) + "\n")
+    write_durably(path, json.dumps(document, indent=1) + "\n")

@@ -23,6 +23,7 @@ from prism.evidence.traces.flight_recorder import Dump, parse_dump
 from prism.evidence.traces.plain_pickle import read_plain_pickle
 from prism.evidence.traces.ras import find_laggards, parse_ras
 from prism.evidence.traces.stacks import RankStack, parse_look
+from prism.machine.hosts import expand_hosts
 
 _HOST = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.@:-]{0,252}")
 
@@ -92,8 +93,7 @@ def _slurm_hosts(job: str) -> list[str]:
     ).stdout.strip()
     if not listed:
         raise BadConfigError(f"Slurm runs no job {job}")
-    named = subprocess.run(["scontrol", "show", "hostnames", listed], capture_output=True, text=True, check=False)
-    return named.stdout.split()
+    return expand_hosts(listed)
 
 
 def _run(command: list[str], host: str, deadline_s: float, notes: list[str]) -> dict[str, Any]:

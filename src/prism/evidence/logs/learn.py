@@ -13,6 +13,7 @@ from prism.evidence.logs.cases import Case, is_held_back
 from prism.evidence.logs.diagnose import Knowledge, diagnose
 from prism.evidence.logs.joblog import read_text
 from prism.evidence.logs.rules import Rule, RuleBook
+from prism.machine.files import write_durably
 
 HEALTHY_LINES = (
     "iteration 100/ 500 | elapsed time per iteration (ms): 812.4 | lm loss: 2.31E+00 | grad norm: 1.2",
@@ -85,7 +86,5 @@ def admit(trial: Trial, folder: Path) -> Path:
     number = 2
     while path.exists() and path.read_text(encoding="utf-8") != text:  # Never overwrite another rule.
         path, number = folder / f"{name}-{number}.yaml", number + 1
-    draft = path.with_suffix(".draft")
-    draft.write_text(text, encoding="utf-8")
-    draft.replace(path)
+    write_durably(path, text)
     return path

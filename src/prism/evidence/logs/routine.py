@@ -12,6 +12,7 @@ from pathlib import Path
 from prism.errors import BadConfigError
 from prism.evidence.logs.joblog import JobLog
 from prism.evidence.logs.secrets import mask
+from prism.machine.files import write_durably
 
 MAX_TEMPLATES = 20_000
 _FAMILY_NAME = re.compile(r"^[\w][\w.-]{0,99}$")
@@ -54,10 +55,7 @@ def load_family(memory: Path, name: str) -> Family:
 def save_family(memory: Path, family: Family) -> Path:
     """Write the family; after a crash the old file is still complete."""
     path = _path_of(memory, family.name)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    draft = path.with_suffix(".draft")
-    draft.write_text(json.dumps({"templates": sorted(family.templates)}, indent=0), encoding="utf-8")
-    draft.replace(path)
+    write_durably(path, json.dumps({"templates": sorted(family.templates)}, indent=0))
     return path
 
 

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import json
-import os
 import re
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from prism.errors import BadFileError
+from prism.machine.files import write_durably
 from prism.records import Culprit, Finding
 from prism.records.findings import CulpritType, FindingKind
 
@@ -227,12 +227,7 @@ class WatchState:
             "next_finding": self._next_finding,
             "look": self._look,
         }
-        partial = path.with_suffix(".tmp")
-        with partial.open("w") as handle:
-            json.dump(document, handle)
-            handle.flush()
-            os.fsync(handle.fileno())
-        partial.replace(path)
+        write_durably(path, json.dumps(document))
 
     def _name_jobs(self, report: WindowReport) -> dict[str, str]:
         """Lasting names of the jobs of a look: the known job that shares most ports and endpoints, else a new name."""

@@ -14,9 +14,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
-from prism.recover.catalog import Catalog, Cut
-from prism.recover.checkpoint.slots import Slot, SlotHeader
-from prism.recover.files import (
+from prism.machine.files import (
     UntrustedError,
     check_parent,
     check_private_folder,
@@ -25,6 +23,8 @@ from prism.recover.files import (
     read_private,
     write_private,
 )
+from prism.recover.catalog import Catalog, Cut
+from prism.recover.checkpoint.slots import Slot, SlotHeader
 from prism.recover.progress import MEMORY_PREFIX
 
 _DEFAULT_SLOTS = 2

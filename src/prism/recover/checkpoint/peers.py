@@ -17,11 +17,11 @@ from pathlib import Path
 import torch
 import torch.distributed as dist
 
+from prism.machine.files import make_private_folder
 from prism.recover.checkpoint.memory import Memory
 from prism.recover.checkpoint.ranks import Ranks
 from prism.recover.checkpoint.slots import Slot, SlotHeader
 from prism.recover.checkpoint.threads import TorchThread
-from prism.recover.files import make_private_folder
 
 Key = tuple[int, int]  # step and token
 _NUM_COPIES = 2  # one complete copy stays while the next is received

@@ -24,9 +24,9 @@ from typing import Any
 import torch
 
 from prism.errors import PrismError
+from prism.machine.files import open_private, read_private, write_private
 from prism.recover.checkpoint.layout import Layout, Staging, TensorPlace, fill_state
 from prism.recover.checkpoint.safe_values import load_value
-from prism.recover.files import open_private, read_private, write_private
 from prism.recover.manifest import Health, health_document, parse_health
 
 _SCHEMA = "prism.staged/1"

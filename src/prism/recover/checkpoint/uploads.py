@@ -21,12 +21,12 @@ from typing import Any, Literal
 import torch
 
 import prism
+from prism.machine.files import open_private
 from prism.recover.checkpoint.planning import SharePlan
 from prism.recover.checkpoint.slots import Slot
 from prism.recover.checkpoint.threads import TorchThread
 from prism.recover.checkpoint.writer import PARTS_LIMIT_S, PartWriter, WriteJob
 from prism.recover.checkpoint.writer_process import MESSAGE_BYTES, pack_delivery
-from prism.recover.files import open_private
 from prism.recover.manifest import Health, parse_health
 from prism.recover.progress import ATTEMPT_KEY
 

@@ -29,12 +29,12 @@ from torch.distributed.checkpoint.metadata import MetadataIndex
 from torch.distributed.checkpoint.storage import WriteResult
 
 from prism.errors import PrismError
+from prism.machine.files import hash_file, write_durably, write_private
 from prism.recover.catalog import Catalog, Retention
 from prism.recover.checkpoint.inspection import find_largest, judge_tensors, merge_health
 from prism.recover.checkpoint.layout import Layout
 from prism.recover.checkpoint.planning import SharePlan, StagedPlanner
 from prism.recover.checkpoint.slots import Slot, SlotHeader, SlotProof, sum_bytes, view_bytes
-from prism.recover.files import hash_file, write_durably, write_private
 from prism.recover.manifest import (
     FileSum,
     Health,

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from prism.errors import BadFileError, InputError
-from prism.recover.files import append_durably, write_durably
+from prism.machine.files import append_durably, write_durably
 from prism.recover.manifest import check_schema
 from prism.recover.supervise.actions import Action, action_from_json
 from prism.recover.supervise.clock import ClockMark

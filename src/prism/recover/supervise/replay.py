@@ -165,7 +165,7 @@ class _Replay:
             risks = Risks(per_day=dict(self.belief.per_day))
             per_day = sum(risks.of(host) for host in self.hosts)
         mtbf_s = _DAY_S / max(per_day, 1e-9)
-        self.interval_s = choose_interval_s(self.config.save_s, mtbf_s, self.config.restart_s)
+        self.interval_s = choose_interval_s(self.config.save_s, mtbf_s)
 
     def _train_until(self, end_s: float) -> None:
         """Train and save; a save may make the supervisor swap a host, which costs a restart."""

@@ -14,7 +14,6 @@ from typing import Any
 import numpy as np
 
 from prism.errors import BadFileError
-from prism.evaluate.files import replace_file
 from prism.evaluate.run.checkpoints.dcp import METADATA, read_metadata
 from prism.evaluate.run.checkpoints.folder import saved_paths
 from prism.evaluate.run.checkpoints.kinds import Kind, find_kind
@@ -22,6 +21,7 @@ from prism.evaluate.run.checkpoints.names import rename
 from prism.evaluate.run.checkpoints.tensors import DTYPES, Tensor, find_tensors, read_saved
 from prism.evaluate.run.loading.source import SIDE_FILES
 from prism.evaluate.run.models.lora import ADAPTER_FILE, check_base, find_base
+from prism.machine.files import write_durably
 
 _CONVERTED = (Kind.DCP, Kind.MEGATRON, Kind.TORCH, Kind.LORA)
 _WRITE_BYTES = 64 << 20
@@ -110,7 +110,7 @@ def _copy_adapter(target: Path, source: Path, base: Path | None) -> None:
             shutil.copyfile(path, target / path.name)
     document = json.loads((source / ADAPTER_FILE).read_text())
     named = find_base(source) if base is None else check_base(base, source / ADAPTER_FILE)
-    replace_file(target / ADAPTER_FILE, json.dumps({**document, "base_model_name_or_path": str(named.resolve())}))
+    write_durably(target / ADAPTER_FILE, json.dumps({**document, "base_model_name_or_path": str(named.resolve())}))
 
 
 def _find_side(path: Path, weights: Path, assets: Path | None) -> Path:

@@ -22,7 +22,7 @@ from pathlib import Path
 from prism.errors import BadFileError, PrismError
 from prism.evaluate.run.loading.pull import PullConfig, pull
 from prism.evaluate.run.loading.source import Source, SourceFile
-from prism.evaluate.run.processes import is_running, mark_process
+from prism.machine.processes import is_running, mark_process
 
 _RESERVE = 0.05  # of the memory file system, left to others
 

@@ -34,9 +34,9 @@ def judge_answer(settings: Mapping[str, Any], prompt: str, answer: str, text: st
     judge = Endpoint(url=url, model=model, key_variable="PRISM_JUDGE_KEY", timeout_s=timeout_s, attempts=1)
     mark = _read_mark(_ask(judge, body))
     if kept is not None:
-        from prism.evaluate.files import replace_file
+        from prism.machine.files import write_durably
 
-        replace_file(kept, repr(mark))
+        write_durably(kept, repr(mark))
     return mark
 
 

@@ -20,8 +20,8 @@ from typing import Any
 
 import torch
 
+from prism.machine.files import hash_file, write_durably
 from prism.recover.checkpoint.threads import TorchThread
-from prism.recover.files import hash_file, write_durably
 
 _TAG = re.compile(r"^step-(\d{9})$")
 _KEPT = 2

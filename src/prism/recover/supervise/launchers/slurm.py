@@ -18,7 +18,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from prism.errors import BadConfigError
-from prism.recover.files import write_durably
+from prism.machine.files import write_durably
+from prism.machine.hosts import expand_hosts
 from prism.recover.progress import ATTEMPT_KEY, HOST
 from prism.recover.supervise.config import LaunchSettings
 from prism.recover.supervise.launchers import LaunchPlan, Look, first_to_fail, no_hurry
@@ -99,7 +100,7 @@ class SlurmLauncher:
         job = show_job(number)
         if job is None:
             return _over(folder, codes, None)
-        hosts = tuple(_expand(job.nodes))
+        hosts = tuple(expand_hosts(job.nodes))
         if job.restarts != restarts:
             return _over(folder, codes, _first_down(_read_hosts(folder)))
         if hosts and not (folder / "hosts.json").exists():
@@ -251,10 +252,6 @@ def _first_down(hosts: tuple[str, ...]) -> str | None:
         if state is not None and ("DOWN" in state[1] or "NOT_RESPONDING" in state[1]):
             return host
     return None
-
-
-def _expand(nodes: str) -> list[str]:
-    return _slurm("scontrol", "show", "hostnames", nodes, check=False).split() if nodes else []
 
 
 def _read_record(folder: Path) -> dict[str, str] | None:

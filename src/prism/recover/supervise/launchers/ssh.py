@@ -16,7 +16,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from prism.errors import BadConfigError
-from prism.recover.files import write_durably
+from prism.machine.files import write_durably
 from prism.recover.progress import ATTEMPT_KEY, HOST
 from prism.recover.supervise.config import LaunchSettings
 from prism.recover.supervise.launchers import LaunchPlan, Look, first_to_fail, no_hurry

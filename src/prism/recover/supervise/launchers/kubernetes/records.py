@@ -7,7 +7,7 @@ import secrets
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from prism.recover.files import write_durably
+from prism.machine.files import write_durably
 from prism.recover.supervise.launchers import Look
 
 RECORD_FILE, END_FILE = "kubernetes.json", "kubernetes-end.json"

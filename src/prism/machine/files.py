@@ -7,6 +7,7 @@ import hashlib
 import os
 import stat
 import threading
+from collections.abc import Iterator
 from pathlib import Path
 
 _PRIVATE_FOLDER = 0o700
@@ -17,15 +18,25 @@ class UntrustedError(OSError):
     """A file or folder that another user made, owns or could change; it is not used."""
 
 
-def write_durably(path: Path, text: str) -> None:
-    """Replace a small file so that a crash leaves the old or the new one."""
-    aside = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    with aside.open("w") as handle:
-        handle.write(text)
-        handle.flush()
-        os.fsync(handle.fileno())
-    aside.replace(path)
-    sync_folder(path.parent)
+@contextlib.contextmanager
+def replacing(path: Path) -> Iterator[Path]:
+    """A name to write a file under; at the end it is flushed and takes the place of `path`."""
+    aside = path.with_name(f".{os.uname().nodename}-{os.getpid()}-{threading.get_ident()}.{path.name}")
+    try:
+        yield aside
+        with aside.open("rb") as handle:
+            os.fsync(handle.fileno())
+        aside.replace(path)
+        sync_folder(path.parent)
+    finally:
+        aside.unlink(missing_ok=True)
+
+
+def write_durably(path: Path, text: str | bytes) -> None:
+    """Replace a file, making its folder where there is none; a crash leaves the old content or the new one."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with replacing(path) as aside:
+        aside.write_bytes(text if isinstance(text, bytes) else text.encode())
 
 
 def append_durably(path: Path, text: str) -> None:

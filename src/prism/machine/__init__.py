@@ -1,0 +1,1 @@
+"""How Prism touches a machine, each in one place: durable and private files, processes, host lists."""

@@ -1,0 +1,55 @@
+"""Questions that were once answered in several places, with different answers."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from prism.datacenter.characterize.checkpoints import CheckpointCosts, advise_checkpoints
+from prism.machine.hosts import expand_hosts
+from prism.recover.interval import IntervalConfig, SaveClock, choose_interval_s
+
+SOURCE = Path(__file__).parents[1] / "src" / "prism"
+# Programs that run on other hosts, or inside the program or sandbox they watch, as one file without our imports.
+ALONE = (
+    "evidence/fusion/collector.py",
+    "lab/tour/hanging.py",
+    "recover/supervise/launchers/node.py",
+    "evaluate/run/scoring/",
+    "emulate/inside/",
+    "recover/isolate/probe.py",
+    "recover/progress.py",
+)
+
+
+def places_with(pattern: str) -> list[str]:
+    found = (
+        f"{path.relative_to(SOURCE)}"
+        for path in sorted(SOURCE.rglob("*.py"))
+        if re.search(pattern, path.read_text()) and not str(path.relative_to(SOURCE)).startswith(("machine/", *ALONE))
+    )
+    return list(found)
+
+
+def test_the_best_checkpoint_interval_is_the_same_for_a_job_and_for_a_datacenter() -> None:
+    (advice,) = advise_checkpoints(8.0, (8,), CheckpointCosts(save_s=120, restart_s=1_800))
+    clock = SaveClock(IntervalConfig(node_mtbf_s=3_600.0, num_nodes=1))
+    clock.save_done(120.0)
+    assert advice.interval_s == clock.interval_s == choose_interval_s(120.0, 3_600.0)
+    assert advice.interval_s / 60 == pytest.approx(14.2, abs=0.05)
+
+
+def test_host_lists_are_expanded_in_one_place() -> None:
+    assert expand_hosts("rack[1-2]n[1-2]") == ["rack1n1", "rack1n2", "rack2n1", "rack2n2"]
+    assert expand_hosts("n[08-10]-ib") == ["n08-ib", "n09-ib", "n10-ib"]
+    assert places_with(r"show.{1,6}hostnames") == ["recover/supervise/launchers/slurm.py"]  # in the job's own script
+
+
+def test_a_file_is_replaced_in_one_place() -> None:
+    assert places_with(r"(?:aside|part|draft|partial)\.replace\(|os\.replace\(") == []
+
+
+def test_the_kernels_table_of_processes_is_read_in_one_place() -> None:
+    assert places_with(r"/proc/\{\w+\}/stat\b|\[0-9\]\*/stat\b") == []
