@@ -14,7 +14,7 @@ from prism.evidence.logs.ranks import Suspect, choose_root, find_suspect, may_is
 from prism.evidence.logs.routine import Family
 from prism.evidence.logs.rules import LAYERS, RuleBook, shipped_rules
 from prism.evidence.logs.secrets import mask
-from prism.records.causes import CATEGORY_OF_REASON, NO_FAILURE, UNKNOWN, Cause, cause_of
+from prism.records.causes import CATEGORY_OF_REASON, NO_FAILURE, UNKNOWN, Cause, cause_of, cause_of_code
 from prism.records.verdict import Action, EvidenceLine, Verdict
 
 LAST_LINES = 40  # of the log; an agent always gets them
@@ -70,14 +70,14 @@ class Diagnosis:
     neighbours: list[Neighbour]
 
 
-def diagnose(job: JobLog, knowledge: Knowledge | None = None) -> Diagnosis:
-    """From a job's log to the root cause."""
+def diagnose(job: JobLog, knowledge: Knowledge | None = None, exit_code: int | None = None) -> Diagnosis:
+    """From a job's log to its outcome and then to the root cause; an exit code beats any text."""
     know = knowledge or Knowledge()
     hits = find_hits(job, know.rules, know.family.templates)
     kept = compress(job, hits, know.rules, know.family.templates)
     root = choose_root([h for h in hits if h.explains_end])
     neighbours: list[Neighbour] = []
-    finish = find_finish(job, hits, know.rules)
+    finish = find_finish(job, hits, know.rules, exit_code)
     if finish is not None:
         verdict = _no_failure(job, finish, know.rules)
     elif root is not None:
@@ -91,6 +91,7 @@ def diagnose(job: JobLog, knowledge: Knowledge | None = None) -> Diagnosis:
             shown = [n for n in neighbours if not is_held_back(n.case)]
             advised = know.adviser.advise(_with_last_lines(kept, job), shown)
             verdict = verdict if advised is None else replace(advised, log=job.name)
+    verdict = _with_end(verdict, hits, exit_code)
     verdict = replace(verdict, lines_read=job.num_lines, lines_kept=len(kept))
     return Diagnosis(verdict=verdict, kept=kept, hits=hits, neighbours=neighbours)
 
@@ -125,6 +126,16 @@ def _verdict_of(job: JobLog, hits: list[Hit], root: Hit, book: RuleBook) -> Verd
         mitigation=mitigation,
         notes=(*suspect.notes, *_note_attempts(action, job)),
     )
+
+
+def _with_end(verdict: Verdict, hits: list[Hit], exit_code: int | None) -> Verdict:
+    """What an exit code or a launcher's last word adds where no line gives a cause."""
+    if verdict.cause.kind != "unknown":
+        return verdict
+    if exit_code is not None and exit_code != 0:
+        cause = cause_of_code(exit_code)
+        return replace(verdict, outcome=cause.outcome, cause=cause)
+    return replace(verdict, outcome="failed") if any(hit.reason == UNKNOWN for hit in hits) else verdict
 
 
 def _outcome_of(cause: Cause, action: Action) -> str:

@@ -1,4 +1,9 @@
-"""Runs that did not fail: how programs and launchers report a regular end, and when to believe it."""
+"""Runs that did not fail: how programs and launchers report a regular end, and when to believe it.
+
+An exit code decides alone. Else a launcher or scheduler that reports the end of a process decides over everything that
+was printed; a program that says that its training is done decides over all but an uncaught exception and over what
+schedulers and launchers write afterwards.
+"""
 
 from __future__ import annotations
 
@@ -33,6 +38,12 @@ _SAID = re.compile(
     r"|.{0,4}View run)|(?:Reason|Status|phase): +(?:Completed|Succeeded)\b",
     re.IGNORECASE,
 )
+# Of these, what launchers and schedulers say about a process that is over, and frameworks in the name of one.
+_OVER = re.compile(
+    r"exit(?:ed|s)? (?:with )?(?:exit )?(?:code|status):? ?=?0\b|\breturn(?:ed)? code:? 0\b|ExitCode=0:0|State=COMPLETED"
+    r"|(?:Reason|Status|phase): +(?:Completed|Succeeded)\b|worker group successfully finished|exits successfully",
+    re.IGNORECASE,
+)
 _NOT_SAID = re.compile(
     r"\b(?:not|never|before|until|when|once|if|unless|epoch \d+ of|failed|stage \d|step \d+ of)\b", re.IGNORECASE
 )
@@ -50,18 +61,21 @@ class Finish:
     lines: tuple[LogLine, ...]
 
 
-def find_finish(job: JobLog, hits: list[Hit], book: RuleBook) -> Finish | None:
+def find_finish(job: JobLog, hits: list[Hit], book: RuleBook, exit_code: int | None = None) -> Finish | None:
     """How the run ended if it did not fail; None if it failed, or if nothing shows how it ended."""
+    if exit_code is not None:
+        return Finish(confidence=SAID_CONFIDENCE, lines=job.lines[-1:]) if exit_code == 0 else None
     by_file: dict[str, list[tuple[int, LogLine]]] = defaultdict(list)
     for order, line in enumerate(job.lines):
         by_file[line.file].append((order, line))
     ends = {file: _end_of_file(lines, job.progress[file]) for file, lines in by_file.items()}
+    over = any(end is not None and end.over for end in ends.values())
     said_so = any(end is not None and end.said for end in ends.values())
     for hit in hits:
         end = ends[hit.line.file]
         if said_so and hit.line.trusted and hit.line.writer == "kernel":
             continue  # The run may be complete although a host is faulty.
-        if hit.line.trusted or end is None or not _is_past(hit, end, by_file[hit.line.file], book):
+        if not _is_noise(hit, end, by_file[hit.line.file], book, over=over):
             return None
     said = [end for end in ends.values() if end is not None]
     if said:
@@ -79,6 +93,7 @@ class _End:
     order: int
     line: LogLine
     said: bool
+    over: bool = False  # a launcher or scheduler says that the process is over, and well
 
 
 def _end_of_file(lines: list[tuple[int, LogLine]], num_progress: int) -> _End | None:
@@ -87,12 +102,26 @@ def _end_of_file(lines: list[tuple[int, LogLine]], num_progress: int) -> _End | 
         if num_progress - line.progress > 3:
             break
         if _SAID.search(line.text) and not _NOT_SAID.search(line.text) and not starts_with_exception(line.text):
-            return _End(order=order, line=line, said=True)
+            return _End(order=order, line=line, said=True, over=_OVER.search(line.text) is not None)
         if reached is None and is_progress(line.text):
             totals = _OF_TOTAL.findall(line.text)
             if totals and all(done == total for done, total in totals):
                 reached = _End(order=order, line=line, said=False)
     return reached
+
+
+def _is_noise(hit: Hit, end: _End | None, lines: list[tuple[int, LogLine]], book: RuleBook, *, over: bool) -> bool:
+    """Whether the run came to a whole end in spite of this hit."""
+    tells_of_ends = hit.line.writer in ("scheduler", "launcher") or hit.cause is not None
+    if hit.line.trusted or (tells_of_ends and not hit.raised and (end is None or hit.order > end.order)):
+        return False
+    if over and not tells_of_ends:
+        return True
+    if end is None:
+        return False
+    if end.said and hit.order > end.order:
+        return not hit.uncaught
+    return _is_past(hit, end, lines, book)
 
 
 def _is_past(hit: Hit, end: _End, lines: list[tuple[int, LogLine]], book: RuleBook) -> bool:

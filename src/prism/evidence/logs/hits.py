@@ -36,6 +36,13 @@ _SOURCE = re.compile(
     r"^\s*(?:raise\b|assert\b.*[^:]$|except\b|return\b|with\b|for\b|if\b|elif\b|while\b|def\b|class\b|from\b|import\b"
     r"|[~^ ]+$|\w[\w.\[\]'\"]* = |[\w.]+\(.*\)?$|#)"
 )
+_TRACEBACK = ("Traceback (most recent call last)", "Exception Group Traceback")
+# What Python and its logging print above a traceback of which the program does not end.
+_GOES_ON = re.compile(
+    r"^Exception ignored (?:in|on|while)|^--- Logging error|^Error in (?:atexit|sys\.excepthook)|^Exception in thread \S*"
+    r"(?:Tensorboard|wandb|resource|QueueFeeder|asyncio)|^Exception in callback|was never (?:retrieved|awaited)"
+)
+_TOP_LEVEL = re.compile(r", in <module>|<frozen runpy>|[/\\]runpy\.py")
 # Classes that name the mistake themselves: words in their messages are only quotations.
 _SELF_TOLD = frozenset(
     {"AttributeError", "ImportError", "IndentationError", "IndexError", "KeyError", "ModuleNotFoundError", "NameError",
@@ -66,7 +73,8 @@ class Hit:
     """A line that is evidence for a reason; `order` is its position among the kept lines.
 
     `raised` means that it belongs to an exception's message below a traceback, `reported` that an exception, a runtime
-    logger or a launcher wrote it, not the program's own prints.
+    logger or a launcher wrote it, not the program's own prints. `uncaught` means that its traceback begins at the program's top
+    level, which is how Python ends a program; one that a program logs begins where it was caught.
     """
 
     line: LogLine
@@ -77,6 +85,7 @@ class Hit:
     exception: str | None = None
     raised: bool = False
     reported: bool = False
+    uncaught: bool = False
 
     @property
     def cause(self) -> str | None:
@@ -159,9 +168,10 @@ def _hits_of_voice(
     after_frame = False
     frames: list[str] = []
     since_exception = TOLD_WITHIN + 1
-    traced = False
+    traced = ignored = False
+    before = ""
     for order, line in lines.items():
-        text = line.text
+        text, previous, before = line.text, before, line.text
         tells = starts_with_exception(strip_level(text)) or text.lstrip().startswith(_TELLS_ON)
         since_exception = 0 if tells else since_exception + 1
         traced = is_snippet or (traced and since_exception <= TOLD_WITHIN) or "terminate called" in text
@@ -175,9 +185,13 @@ def _hits_of_voice(
                 hits.append(Hit(line=line, order=order, reason=rule.reason, depth=rule.depth, rule=rule))
             continue
         after_frame = False
-        if text.lstrip().startswith("Traceback"):
-            frames = []
+        if text.lstrip(" |+").startswith(_TRACEBACK):
+            frames, ignored = [], _GOES_ON.search(previous) is not None
+            continue
         named = exception_below(strip_level(text)) if frames else None
+        if ignored and frames:  # Python printed it and went on.
+            frames, ignored = ([], False) if named or starts_with_exception(strip_level(text)) else (frames, True)
+            continue
         hit = _hit_of(line, order, book, named) if line.hit or named else None
         if hit is None:
             continue
@@ -185,9 +199,13 @@ def _hits_of_voice(
             told = since_exception <= TOLD_WITHIN
             traced = traced or bool(frames)
             reported = told or line.writer in ("framework", "launcher")
-            hits.append(_placed(replace(hit, raised=told and traced, reported=reported), frames))
+            hits.append(_placed(replace(hit, raised=told and traced, reported=reported, uncaught=_is_uncaught(frames)), frames))
         frames = []
     return [*hits, *_cut_traceback(lines, frames)]
+
+
+def _is_uncaught(frames: list[str]) -> bool:
+    return bool(frames) and _TOP_LEVEL.search(frames[0]) is not None
 
 
 def _cut_traceback(lines: dict[int, LogLine], frames: list[str]) -> list[Hit]:
