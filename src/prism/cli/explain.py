@@ -57,11 +57,18 @@ def explain(
     ] = None,
     model: Annotated[str, typer.Option(help="Model to ask at the endpoint.", envvar="PRISM_MODEL")] = "default",
     votes: Annotated[int, typer.Option(help="How many times the endpoint is asked.")] = 3,
+    exit_code: Annotated[
+        int | None, typer.Option(help="The job's exit code, if known: it decides whether the run failed.")
+    ] = None,
     json: JsonFlag = False,
 ) -> None:
     """Name why a job failed, what to do, and the lines that prove it."""
     from prism.errors import BadConfigError
 
+    if exit_code is not None and (len(logs) > 1 or jobs or follow):
+        raise BadConfigError(
+            "--exit-code is that of one job that is over; give one log or folder, no --jobs or --follow"
+        )
     if (healthy or add_rule or resolved) and memory is None:
         raise BadConfigError("--healthy, --add-rule and --resolved need --memory DIR, the folder that remembers")
     if healthy and family is None:
@@ -72,7 +79,7 @@ def explain(
     if healthy and memory is not None:
         _learn_healthy(logs, memory, knowledge)
         return
-    diagnoses = _run(logs, jobs, follow, quiet_after, knowledge, json)
+    diagnoses = _run(logs, jobs, follow, quiet_after, knowledge, exit_code, json)
     if resolved is not None and memory is not None:
         _remember(diagnoses, resolved, memory)
     if agent is not None:
@@ -80,7 +87,13 @@ def explain(
 
 
 def _run(
-    logs: list[str], jobs: bool, follow: bool, quiet_after: float, knowledge: Knowledge, json: bool
+    logs: list[str],
+    jobs: bool,
+    follow: bool,
+    quiet_after: float,
+    knowledge: Knowledge,
+    exit_code: int | None,
+    json: bool,
 ) -> list[Diagnosis]:
     from prism.evidence.logs import diagnose, read_job
     from prism.evidence.logs.follow import FollowConfig
@@ -94,7 +107,7 @@ def _run(
         if follow:
             found = follow_log(place, FollowConfig(quiet_s=quiet_after), knowledge)
         else:
-            found = iter([diagnose(read_job(place, knowledge.rules), knowledge)])
+            found = iter([diagnose(read_job(place, knowledge.rules), knowledge, exit_code)])
         for diagnosis in found:
             done.append(diagnosis)
             if json:
@@ -196,13 +209,13 @@ def _report_agent(agent: Agent, knowledge: Knowledge, memory: Path | None) -> No
 def _show(diagnosis: Diagnosis) -> None:
     from rich.text import Text
 
-    from prism.records.verdict import NO_FAILURE
+    from prism.records.causes import NO_FAILURE, UNKNOWN
 
     verdict = diagnosis.verdict
     head = Text.assemble(
         (f"{verdict.log}\n", "dim"),
-        (verdict.reason, "bold"),
-        f"  {verdict.category}, confidence {verdict.confidence:.2f}",
+        (verdict.reason if verdict.reason != UNKNOWN else verdict.says, "bold"),
+        f"  {verdict.outcome.replace('_', ' ')}, {verdict.category}, confidence {verdict.confidence:.2f}",
     )
     if verdict.reason == NO_FAILURE:
         said = "no sign of a failure" if verdict.notes else "did not fail"

@@ -99,6 +99,7 @@ _TEXT_OF_SIGNAL = {
     "SIGXCPU": "ended by SIGXCPU: it used up its limit of CPU time",
     "SIGXFSZ": "ended by SIGXFSZ: a file grew beyond its limit",
 }
+_ASKS_TO_END = frozenset({"SIGTERM", "SIGINT", "SIGHUP"})
 CRASH_SIGNALS = frozenset({"SIGSEGV", "SIGABRT", "SIGBUS", "SIGFPE", "SIGILL"})
 _SIGNAL_NAME = re.compile(r"SIG[A-Z0-9]{2,10}|signal \d{1,3}")
 _EXIT_NAME = re.compile(r"exit code -?\d{1,10}")
@@ -122,7 +123,8 @@ def cause_of(name: str) -> Cause:
         return _CAUSES[name]
     if _SIGNAL_NAME.fullmatch(name):
         crashed = f"crashed by {name}: native code failed" if name in CRASH_SIGNALS else f"ended by {name}"
-        return Cause(name=name, kind="signal", text=_TEXT_OF_SIGNAL.get(name, crashed))
+        outcome = "cancelled" if name in _ASKS_TO_END else "failed"
+        return Cause(name=name, kind="signal", outcome=outcome, text=_TEXT_OF_SIGNAL.get(name, crashed))
     if _EXIT_NAME.fullmatch(name):
         return Cause(name=name, kind="exit_code", text=f"ended with {name}")
     return Cause(name=name, outcome="unknown", text=f"{name} (unknown to this version)")

@@ -16,6 +16,7 @@ from prism.evidence.logs.hits import EXCEPTION_DEPTH, Hit, blames_host
 from prism.evidence.logs.joblog import JobLog, LogLine
 from prism.evidence.logs.rules import RuleBook
 from prism.evidence.logs.triggers import has_trouble, is_progress
+from prism.records.causes import cause_of
 
 SAID_CONFIDENCE, REACHED_CONFIDENCE, SILENT_CONFIDENCE = 0.95, 0.9, 0.5
 LAST_LINES = 12  # an unknown error among these lines means that the run may not have ended well
@@ -32,7 +33,7 @@ _SAID = re.compile(
     r")?(?:completed|finished|succeeded|done|exits?(?:ed)?) ?(?:successfully|normally|cleanly|with (?:exit "
     r")?code:? 0\b|ok\b|[.!]|$)"
     r"|exit(?:ed|s)? (?:with )?(?:code|status):? ?=?0\b|\breturn(?:ed)? code:? 0\b|ExitCode=0:0"
-    r"|\bState=COMPLETED\b|JobState=COMPLETED"
+    r"|\bState=COMPLETED\b|JobState=COMPLETED|^\d+[\w.+]*\s.{0,200}\bCOMPLETED +0:0\b"
     r"|\"run_stop\".{0,120}\"success\"|\"event_type\": \"POINT_IN_TIME\".{0,200}run_stop|Max (?:steps|epochs) reached"
     r"|^\s*(?:All )?[Dd]one[.! ]*$|^\s*(?:FINISHED|COMPLETED|SUCCESS(?:FUL)?)[.! ]*$|wandb: (?:Run summary"
     r"|.{0,4}View run)|(?:Reason|Status|phase): +(?:Completed|Succeeded)\b",
@@ -40,7 +41,7 @@ _SAID = re.compile(
 )
 # Of these, what launchers and schedulers say about a process that is over, and frameworks in the name of one.
 _OVER = re.compile(
-    r"exit(?:ed|s)? (?:with )?(?:exit )?(?:code|status):? ?=?0\b|\breturn(?:ed)? code:? 0\b|ExitCode=0:0|State=COMPLETED"
+    r"exit(?:ed|s)? (?:with )?(?:exit )?(?:code|status):? ?=?0\b|\breturn(?:ed)? code:? 0\b|ExitCode=0:0|State=COMPLETED|\bCOMPLETED +0:0\b"
     r"|(?:Reason|Status|phase): +(?:Completed|Succeeded)\b|worker group successfully finished|exits successfully",
     re.IGNORECASE,
 )
@@ -112,7 +113,8 @@ def _end_of_file(lines: list[tuple[int, LogLine]], num_progress: int) -> _End | 
 
 def _is_noise(hit: Hit, end: _End | None, lines: list[tuple[int, LogLine]], book: RuleBook, *, over: bool) -> bool:
     """Whether the run came to a whole end in spite of this hit."""
-    tells_of_ends = hit.line.writer in ("scheduler", "launcher") or hit.cause is not None
+    told = cause_of(hit.cause).outcome if hit.cause is not None else "failed"
+    tells_of_ends = hit.line.writer in ("scheduler", "launcher") or told != "failed"
     if hit.line.trusted or (tells_of_ends and not hit.raised and (end is None or hit.order > end.order)):
         return False
     if over and not tells_of_ends:

@@ -131,8 +131,8 @@ def find_hits(job: JobLog, book: RuleBook, routine: Container[str] = frozenset()
 
 def blames_host(hit: Hit, book: RuleBook) -> bool:
     """Whether this hit is a claim about a host: its rule, or its reason by default, isolates one."""
-    action = hit.rule.action if hit.rule is not None else None
-    return "isolate_and_restart" in (action, book.advice[hit.reason].action)
+    action = hit.rule.action if hit.rule is not None and hit.rule.reason == hit.reason else None
+    return (action or book.advice[hit.reason].action) == "isolate_and_restart"
 
 
 def _weigh_writers(hits: list[Hit], book: RuleBook) -> list[Hit]:
@@ -195,13 +195,23 @@ def _hits_of_voice(
         hit = _hit_of(line, order, book, named) if line.hit or named else None
         if hit is None:
             continue
+        if since_exception and since_exception <= TOLD_WITHIN and hits and _only_quotes(hit, hits[-1]):
+            continue
         if template_of(text) not in routine:
             told = since_exception <= TOLD_WITHIN
             traced = traced or bool(frames)
             reported = told or line.writer in ("framework", "launcher")
-            hits.append(_placed(replace(hit, raised=told and traced, reported=reported, uncaught=_is_uncaught(frames)), frames))
+            hits.append(
+                _placed(replace(hit, raised=told and traced, reported=reported, uncaught=_is_uncaught(frames)), frames)
+            )
         frames = []
     return [*hits, *_cut_traceback(lines, frames)]
+
+
+def _only_quotes(hit: Hit, before: Hit) -> bool:
+    """Whether it is a note below an error of the program, which names its own mistake."""
+    is_note = hit.exception is None and hit.line.writer == "application"
+    return is_note and before.uncaught and before.reason in _OF_PROGRAM - {"RuntimeError", "DatasetLoadingError"}
 
 
 def _is_uncaught(frames: list[str]) -> bool:

@@ -12,6 +12,7 @@ from prism.evidence.logs.launcher import SIGABRT, SIGKILL, SIGTERM, LauncherSumm
 from prism.evidence.logs.origins import named_rank
 from prism.evidence.logs.routine import template_of
 
+_SRUN_TASK = re.compile(r"srun: error: [\w.-]+: tasks? (\d+): (?:Killed|Segmentation|Bus error|Aborted|Out Of Memory)")
 _NAMED = (  # how messages name the rank that others wait for
     re.compile(r"[Rr]anks? \[?(\d+)(?:, \d+)*\]? failed to pass monitored[Bb]arrier"),
     re.compile(r"(?:[Mm]issing|[Ww]aiting (?:for|on)|[Ll]ost|[Dd]ead) (?:ranks?|workers?)[:= ]+\[?(\d+)"),
@@ -19,7 +20,7 @@ _NAMED = (  # how messages name the rank that others wait for
         r"[Rr]ank (\d+) (?:is (?:not responding|dead|unresponsive)"
         r"|(?:has )?(?:died|exited|left|disappeared|failed to|timed out before))"
     ),
-    re.compile(r"srun: error: [\w.-]+: tasks? (\d+): (?:Killed|Segmentation|Bus error|Aborted|Out Of Memory)"),
+    _SRUN_TASK,
     re.compile(r"\brank[ =:]+\d+\b.{0,80}\bpeer(?: rank)?[ =:]+(\d+)"),
 )
 _SLURM_HOST = re.compile(
@@ -130,7 +131,7 @@ def _note_missing(missing: list[int]) -> tuple[str, ...]:
 def _rank_at_fault(job: JobLog, hits: list[Hit], root: Hit, summary: LauncherSummary) -> tuple[int | None, bool]:
     if root.depth > SYMPTOM_DEPTH:
         rank = root.line.rank if root.line.rank is not None else _writer_rank(job, hits, root, summary)
-        return rank, False
+        return rank if rank is not None else _told_by_srun(job, root), False
     if summary.first.was_killed:
         return summary.first.rank, summary.first.exit_code == SIGKILL
     speaking = [h for h in hits if may_prove(h)]
@@ -147,6 +148,14 @@ def _rank_at_fault(job: JobLog, hits: list[Hit], root: Hit, summary: LauncherSum
     if late is not None:
         return late, False
     return (root.line.rank if root.line.rank is not None else _writer_rank(job, hits, root, summary)), False
+
+
+def _told_by_srun(job: JobLog, root: Hit) -> int | None:
+    """The only task that srun reports as ended, if the step's own daemon says why and not which."""
+    if root.line.writer != "scheduler":
+        return None
+    tasks = {int(m[1]) for line in job.lines if (m := _SRUN_TASK.match(line.text)) is not None}
+    return next(iter(tasks)) if len(tasks) == 1 else None
 
 
 def _writer_rank(job: JobLog, hits: list[Hit], root: Hit, summary: LauncherSummary) -> int | None:
