@@ -39,7 +39,8 @@ _SOURCE = re.compile(
 _TRACEBACK = ("Traceback (most recent call last)", "Exception Group Traceback")
 # What Python and its logging print above a traceback of which the program does not end.
 _GOES_ON = re.compile(
-    r"^Exception ignored (?:in|on|while)|^--- Logging error|^Error in (?:atexit|sys\.excepthook)|^Exception in thread \S*"
+    r"^Exception ignored (?:in|on|while)|^--- Logging error|^Error in (?:atexit|sys\.excepthook)"
+    r"|^Exception in thread \S*"
     r"(?:Tensorboard|wandb|resource|QueueFeeder|asyncio)|^Exception in callback|was never (?:retrieved|awaited)"
 )
 _TOP_LEVEL = re.compile(r", in <module>|<frozen runpy>|[/\\]runpy\.py")
@@ -73,8 +74,8 @@ class Hit:
     """A line that is evidence for a reason; `order` is its position among the kept lines.
 
     `raised` means that it belongs to an exception's message below a traceback, `reported` that an exception, a runtime
-    logger or a launcher wrote it, not the program's own prints. `uncaught` means that its traceback begins at the program's top
-    level, which is how Python ends a program; one that a program logs begins where it was caught.
+    logger or a launcher wrote it, not the program's own prints. `uncaught` means that its traceback begins at the
+    program's top level, which is how Python ends a program; one that a program logs begins where it was caught.
     """
 
     line: LogLine
@@ -131,8 +132,8 @@ def find_hits(job: JobLog, book: RuleBook, routine: Container[str] = frozenset()
 
 def blames_host(hit: Hit, book: RuleBook) -> bool:
     """Whether this hit is a claim about a host: its rule, or its reason by default, isolates one."""
-    action = hit.rule.action if hit.rule is not None and hit.rule.reason == hit.reason else None
-    return (action or book.advice[hit.reason].action) == "isolate_and_restart"
+    action = hit.rule.action if hit.rule is not None else None
+    return "isolate_and_restart" in (action, book.advice[hit.reason].action)
 
 
 def _weigh_writers(hits: list[Hit], book: RuleBook) -> list[Hit]:

@@ -94,7 +94,8 @@ _BEGINS: tuple[tuple[Writer, re.Pattern[str]], ...] = (
         r"|(?:Warning|Normal) +(?:Evicted|NodeNotReady|Failed|FailedScheduling|OOMKilling|Killing|BackOff|Preempted) "
     )),
     ("launcher", re.compile(
-        r"torch\.distributed\.elastic|[\w./-]+: \w+ \d+ ?: +\d+ +\w|ChildFailedError|Root Cause \(first|(?:E\d{4} .{0,40})?torch/distributed/elastic"
+        r"torch\.distributed\.elastic|[\w./-]+: \w+ \d+ ?: +\d+ +\w|ChildFailedError"
+        r"|Root Cause \(first|(?:E\d{4} .{0,40})?torch/distributed/elastic"
         r"|(?:mpirun|mpiexec|prterun|horovodrun|orterun)\b|\[launch\.py|failed \(exitcode: |\[.{0,30}raylet\b|\(raylet|"
         r"\s{0,4}(?:time|host|rank|exitcode|error_file|traceback) +: "
     )),

@@ -25,6 +25,11 @@ STREAM = "-"
 _NOT_LOGS = frozenset({".json", ".yaml", ".yml", ".py", ".pt", ".pth", ".bin", ".safetensors", ".parquet",
                        ".csv", ".pkl",
                        ".npy", ".npz", ".so", ".png", ".pdf", ".html", ".lock", ".pid"})  # fmt: skip
+# First bytes of what is often stored beside logs: stacks of processes, pickles (Flight Recorder's dumps), profiles.
+_NO_LOG_BEGINS = re.compile(
+    rb"\s*(?:== process \d+|Process \d+: .*\n+Python v|Thread (?:0x)?[0-9a-fA-F]+ \((?:idle|active)"
+    rb"|\x80[\x02-\x05]|PK\x03\x04|[{\[]\s*\"(?:schemaVersion|traceEvents|pg_config|deviceProperties|comm_lib_version)\")"
+)
 _RANK_IN_NAME = re.compile(
     r"(?:^|[^a-z])(?:global_?)?(?:rank|proc|worker|task|replica)[-_. ]?(\d{1,6})(?!\d)", re.IGNORECASE
 )
@@ -66,11 +71,20 @@ def find_logs(place: str) -> list[LogSource]:
     files = sorted(p for p in path.rglob("*") if p.is_file() and p.suffix.lower() not in _NOT_LOGS and p.name[0] != ".")
     if not files:
         raise BadFileError(f"{place}: no logs in this folder; give the folder that holds the ranks' logs")
+    files = [p for p in files if not _NO_LOG_BEGINS.match(_first_bytes(p))] or files
     names = [p.relative_to(path).as_posix() for p in files]
     return [
         LogSource(path=str(p), name=name, rank=_rank_of(name), host=_host_of(name))
         for p, name in zip(files, names, strict=True)
     ]
+
+
+def _first_bytes(path: Path) -> bytes:
+    try:
+        with path.open("rb") as stream:
+            return stream.read(512)
+    except OSError:
+        return b""  # `read_chunks` says what is wrong with it
 
 
 def _rank_of(name: str) -> int | None:
