@@ -41,8 +41,8 @@ _SAID = re.compile(
 )
 # Of these, what launchers and schedulers say about a process that is over, and frameworks in the name of one.
 _OVER = re.compile(
-    r"exit(?:ed|s)? (?:with )?(?:exit )?(?:code|status):? ?=?0\b|\breturn(?:ed)? code:? 0\b|ExitCode=0:0|State=COMPLETED"
-    r"|\bCOMPLETED +0:0\b"
+    r"exit(?:ed|s)? (?:with )?(?:exit )?(?:code|status):? ?=?0\b|\breturn(?:ed)? code:? 0\b|ExitCode=0:0"
+    r"|State=COMPLETED|\bCOMPLETED +0:0\b"
     r"|(?:Reason|Status|phase): +(?:Completed|Succeeded)\b|worker group successfully finished|exits successfully",
     re.IGNORECASE,
 )
