@@ -60,11 +60,36 @@ def test_lost_overlap_is_communication_and_not_compute() -> None:
     assert found.parts[0].kind == "dp all_reduce" and found.parts[0].ms == pytest.approx(3.0, rel=0.01)
 
 
-@pytest.mark.parametrize("seed", range(5))
-def test_nothing_is_told_where_only_noise_differs(seed: int) -> None:
-    found = compare_timelines(make_timeline(noise=0.5, seed=seed), make_timeline(noise=0.5, seed=seed + 100))
-    assert found.is_noise == all(p.kind == "noise" for p in found.parts)
-    assert sum(p.ms for p in found.parts) == pytest.approx(found.difference_ms, abs=1e-9)
+@pytest.mark.parametrize("steps", [5, 6, 12])
+def test_nothing_is_told_where_only_noise_differs(steps: int) -> None:
+    for seed in range(40):
+        pair = (make_timeline(noise=0.5, seed=n, steps=steps) for n in (seed, seed + 100))
+        found = compare_timelines(*pair)
+        assert found.is_noise and all(p.kind == "noise" for p in found.parts), (steps, seed, found.parts[:2])
+        assert sum(p.ms for p in found.parts) == pytest.approx(found.difference_ms, abs=1e-9)
+
+
+@pytest.mark.parametrize("clock_ms", [0.0, 7_200_000.0])
+def test_a_rank_whose_host_comes_late_is_blamed_and_not_those_that_wait_in_the_collective(clock_ms: float) -> None:
+    def record(gap_ms: float) -> pl.DataFrame:
+        """Profiles show a collective from the arrival of each rank, and nothing while a host sleeps."""
+        rows = []
+        for step in range(6):
+            begin, late = step * 200.0, 5.0 + gap_ms
+            for rank in range(3):
+                off = clock_ms if rank == 2 else 0.0
+                came = begin + (late if rank == 1 else 5.0)
+                parts = [("step", "step", begin, begin + late + 4), ("compute", "gemm", came - 5, came),
+                         ("unknown", "all_reduce", came, begin + late + 4)]  # fmt: skip
+                for kind, name, a, b in parts:
+                    times = (int((a + off) * 1e6), int((b + off) * 1e6))
+                    rows.append(("j", rank, kind, kind, name, step, *times, None, None))
+        return pl.DataFrame(rows, schema=SPANS.required, orient="row")
+
+    found = compare_timelines(record(1.0), record(31.0))
+    assert (found.parts[0].kind, found.parts[0].rank) == ("idle", 1)
+    assert found.parts[0].ms == pytest.approx(30.0) and found.difference_ms == pytest.approx(30.0)
+    assert sum(p.ms for p in found.parts) == pytest.approx(found.difference_ms)
 
 
 def test_a_timeline_without_steps_is_one_clear_line() -> None:

@@ -1,23 +1,26 @@
 """Compare two timelines of one job: where a step spends the time by which it is longer.
 
-A rank's step is split completely: every moment belongs to the most informative kind that covers it. In a job
-that trains in lockstep a slow rank makes all others wait, so the difference is taken from the rank that the others wait
-for: its parts add up to the difference of its step times.
+A rank's step is split completely: every moment belongs to the most informative kind that covers it, and a collective
+begins when its last member has come. In a job that trains in lockstep a slow rank makes all others wait, so the
+difference is taken from the rank that the others wait for, by what it did before it came: it computed, its host came
+late, it transferred. Its parts add up to the difference of its step times.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 import polars as pl
 
 from prism.errors import BadConfigError
+from prism.evidence.traces.scatter import ScatterConfig, standard_error
 from prism.records.spans import PAIR_KINDS
 
 _CONTAINERS = ("step", "microbatch")  # they hold other spans and are no work themselves
 _IDLE = ("wait", "idle")
+_MESSAGE = r"(?i)\b(?:i?send|i?recv)"
 _SPLIT = pl.Schema({"rank": pl.Int64, "step": pl.Int64, "kind": pl.String, "ms": pl.Float64})
 
 
@@ -27,7 +30,7 @@ class CompareConfig:
 
     blame_share: float = 0.5  # of the step's difference that the busiest change must reach to be called the cause
     alike_share: float = 0.5  # of the largest change that the median rank must reach for all ranks to be alike
-    noise_errors: float = 3.0  # standard errors that the mean step time may be off by; at 2, 2 of 10 equal pairs differ
+    scatter: ScatterConfig = field(default_factory=ScatterConfig)  # what the mean step time may be off by
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,7 +82,8 @@ def compare_timelines(
     config = config or CompareConfig()
     before, after = split_steps(expected, "expected"), split_steps(observed, "observed")
     first, second = _mean_ms(before), _mean_ms(after)
-    noise = config.noise_errors * float(np.hypot(_error_ms(before), _error_ms(after)))
+    steps = min(before["step"].n_unique(), after["step"].n_unique())
+    noise = config.scatter.needed(steps) * float(np.hypot(_error_ms(before), _error_ms(after)))
     difference = second - first
     if abs(difference) <= noise or difference == 0.0:
         parts = [Part(kind="noise", rank=None, step=None, ms=difference)] if difference else []
@@ -97,6 +101,7 @@ def split_steps(spans: pl.DataFrame, where: str) -> pl.DataFrame:
     own = spans.filter(pl.col("step").is_not_null() & (pl.col("end_ns") > pl.col("start_ns")))
     if own.is_empty():
         raise BadConfigError(f"{where}: no span belongs to a step, so there is nothing to compare")
+    own = cut_waits(own)
     kind = pl.col("kind").cast(pl.String)
     word = pl.col("name").cast(pl.String).str.extract(r"^([A-Za-z_]+)").fill_null("")
     own = own.with_columns(
@@ -107,6 +112,35 @@ def split_steps(spans: pl.DataFrame, where: str) -> pl.DataFrame:
     for (rank,), part in own.group_by(["rank"], maintain_order=True):
         rows += _split_rank(int(rank), part)
     return pl.DataFrame(rows, schema=_SPLIT, orient="row")
+
+
+def cut_waits(spans: pl.DataFrame) -> pl.DataFrame:
+    """Collectives from the arrival of their last member on; before it, the others wait.
+
+    A collective ends at nearly one moment on all members, which puts the ranks on one clock.
+    """
+    named = pl.col("name").cast(pl.String)
+    is_message = named.str.contains(_MESSAGE).fill_null(False) | (pl.col("kind").cast(pl.String) == "pp")
+    called = pl.col("kind").cast(pl.String).is_in(PAIR_KINDS) & ~is_message
+    key = ("step", "kind", "name", "group", "number")
+    calls = spans.filter(called).sort("start_ns")
+    calls = calls.with_columns(number=pl.int_range(pl.len()).over("rank", "step", "kind", "name", "group"))
+    # Without the name of its group a call is known only if all ranks made it.
+    whole = pl.col("group").is_not_null() | (pl.len().over(key) == spans["rank"].n_unique())
+    calls = calls.filter((pl.len().over(key) > 1) & whole)
+    if calls.is_empty():
+        return spans
+    calls = calls.with_columns(late=pl.col("end_ns") - pl.col("end_ns").min().over(key))
+    calls = calls.with_columns(clock=pl.col("late").median().over("rank").cast(pl.Int64))
+    arrived = (pl.col("start_ns") - pl.col("clock")).max().over(key) + pl.col("clock")
+    calls = calls.with_columns(cut=pl.min_horizontal(pl.max_horizontal(arrived, "start_ns"), "end_ns"))
+    waits = calls.filter(pl.col("cut") > pl.col("start_ns"))
+    kind = pl.lit("wait").cast(spans.schema["kind"])
+    rest = spans.join(waits.select("rank", "lane", "start_ns", "end_ns", *key[:2], "name", "cut"), how="left",
+                      on=["rank", "lane", "start_ns", "end_ns", "step", "kind", "name"], nulls_equal=True)  # fmt: skip
+    rest = rest.with_columns(start_ns=pl.coalesce("cut", "start_ns")).filter(pl.col("end_ns") > pl.col("start_ns"))
+    cut = waits.with_columns(end_ns=pl.col("cut"), kind=kind)
+    return pl.concat([rest.select(spans.columns), cut.select(spans.columns)])
 
 
 def _split_rank(rank: int, spans: pl.DataFrame) -> list[tuple[int, int, str, float]]:
@@ -152,7 +186,8 @@ def _explain(before: pl.DataFrame, after: pl.DataFrame, difference: float, confi
     busy = pl.col("kind").is_in(["compute", "host"])
     moved = ~busy & ~pl.col("kind").is_in(_IDLE)
     work, transfers = _change_by_rank(before, after, busy), _change_by_rank(before, after, moved)
-    for change in (work, transfers):
+    gaps = _change_by_rank(before, after, pl.col("kind") == "idle")  # the host launches late, or reads its input
+    for change in (work, transfers, gaps):
         if not change:
             continue
         rank = max(change, key=lambda r: change[r] * np.sign(difference))
@@ -213,15 +248,8 @@ def _mean_ms(split: pl.DataFrame) -> float:
 
 
 def _error_ms(split: pl.DataFrame) -> float:
-    """Standard error of the mean step time over steps; unknown for a single step.
-
-    The spread is taken from the median deviation (1.4826 of it is a standard deviation of normal noise), so that one
-    long step, which is a difference to be reported, does not count as noise.
-    """
-    steps = _step_lengths(split).group_by("step").agg(pl.col("ms").mean())["ms"].to_numpy()
-    if len(steps) < 2:
-        return 0.0
-    return 1.4826 * float(np.median(np.abs(steps - np.median(steps)))) / float(np.sqrt(len(steps)))
+    """Standard error of the mean step time over steps; unknown for a single step."""
+    return standard_error(_step_lengths(split).group_by("step").agg(pl.col("ms").mean())["ms"].to_numpy())
 
 
 def _step_lengths(split: pl.DataFrame) -> pl.DataFrame:

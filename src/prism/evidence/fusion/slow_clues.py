@@ -12,6 +12,7 @@ from prism.evidence.traces.late_calls import LateRank
 from prism.evidence.traces.profiled_ranks import ProfiledJob
 from prism.records.findings import Finding
 
+_PROFILE_SURE, _ONE_STEP_SURE = 0.95, 0.75  # at most, since profiles show some steps of many, or only a few
 _MOST_NAMED = 8  # hosts of a group that a finding names as one of them
 # Of findings with a confidence of 0.9 or more, 12 of 12 named the culprit on captures of another world; of the others,
 # 1 of 5 did (docs/observe-scoreboard.md). One more right and one more wrong finding are added to each count.
@@ -87,26 +88,34 @@ def read_anomalies(anomalies: Sequence[Anomaly]) -> list[Clue]:
 
 
 def read_profile_study(job: ProfiledJob) -> list[Clue]:
-    """A clue from profiles: the rank that the others wait for, and why it is late."""
-    if job.lateness.height < 2:
+    """A clue from profiles: the rank that the others wait for, and why it is late; or how much one costs at most."""
+    found = job.straggler
+    if found is None:
         return []
-    spans = job.breakdown.filter(pl.col("step").is_null())
-    span = float(spans["span_ns"].median() or 0)  # type: ignore[arg-type]
-    first, second = job.lateness.row(0, named=True), job.lateness.row(1, named=True)
-    cost = first["held_ns"] / span if span else 0.0
-    if cost < 0.02 or first["held_ns"] < 2 * second["held_ns"]:
-        return []
-    rank = first["rank"]
-    reason = _why_late(job, rank)
+    led = f"the others waited longest for rank {found.rank} in {found.led} of {found.steps} {found.unit}s"
+    if not found.stands_out:
+        return [
+            Clue(
+                source="kineto",
+                what="no rank stands out",
+                text=f"no rank stands out: at most {found.most_share:.0%} of a {found.unit}; {led}, by "
+                f"{found.wait_ns / 1e6:.1f} ms, and chance gives as much",
+                suspects=(),
+                since_ns=None,
+                confidence=0.5,
+                shows="slow",
+                causes=("slow",),
+            )
+        ]
     return [
         Clue(
             source="kineto",
             what="slow rank: the others wait for it",
-            text=f"rank {rank} came last to {first['last']} of {first['calls']} collectives; the others waited "
-            f"{first['held_ns'] / 1e6:.1f} ms of {span / 1e6:.1f}{reason}",
-            suspects=(Suspect(type="rank", id=str(rank)),),
+            text=f"{led}, by {found.wait_ns / 1e6:.1f} ± {found.error_ns / 1e6:.1f} ms or {found.share:.0%} of a "
+            f"{found.unit}{_why_late(job, found.rank)}",
+            suspects=(Suspect(type="rank", id=str(found.rank)),),
             since_ns=None,
-            confidence=min(0.9, 0.5 + cost),
+            confidence=min(1 - found.chance, _PROFILE_SURE if found.unit == "step" else _ONE_STEP_SURE),
             shows="slow",
             causes=("slow",),
             advice="compare that rank's kernels, clocks and input with the others'",

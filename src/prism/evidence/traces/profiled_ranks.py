@@ -24,6 +24,7 @@ from prism.evidence.traces.breakdown import (
 )
 from prism.evidence.traces.intervals import Intervals
 from prism.evidence.traces.kineto import Profile, read_profile
+from prism.evidence.traces.stragglers import Straggler, find_straggler
 from prism.records.calls import CALLS
 from prism.records.spans import SPANS
 
@@ -80,6 +81,7 @@ class ProfiledJob:
     clock_offset_ns: dict[int, int]  # what to subtract from a rank's times
     calls: pl.DataFrame  # CALLS, on one clock
     lateness: pl.DataFrame
+    straggler: Straggler | None  # the rank that comes last most, and whether that is more than chance
     bandwidth: pl.DataFrame
     slow_kernels: pl.DataFrame
     notes: tuple[str, ...]
@@ -146,6 +148,7 @@ def compare_ranks(
         clock_offset_ns=offsets,
         calls=_write_calls(aligned),
         lateness=_find_lateness(aligned),
+        straggler=find_straggler(aligned) if aligned.height else None,
         bandwidth=_find_bandwidth(matched if matched.height else pl.concat([r.collectives for r in ranks]), ranks),
         slow_kernels=_find_slow_kernels(ranks, config),
         notes=tuple(told),
