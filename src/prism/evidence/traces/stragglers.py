@@ -80,11 +80,7 @@ def find_straggler(aligned: pl.DataFrame, config: StragglerConfig | None = None)
     step_ns = max(whole / len(lead), float(spans["ns"].median() or 0.0))  # type: ignore[arg-type]
     led = int((lead > 0).sum())
     chance = _chance(led, len(lead), len(ranks))
-    out = (
-        wait > config.scatter.needed(len(lead)) * error
-        and wait >= config.least_share * step_ns
-        and chance <= config.chance
-    )
+    least = max(config.scatter.needed(len(lead)) * error, config.least_share * step_ns)
     return Straggler(
         rank=int(ranks[best]),
         led=led,
