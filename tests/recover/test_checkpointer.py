@@ -24,7 +24,16 @@ torch = pytest.importorskip("torch")
 
 from prism.errors import BadConfigError, BadFileError  # noqa: E402
 from prism.recover.catalog import Catalog, Retention  # noqa: E402
-from prism.recover.checkpoint import CheckpointConfig, Checkpointer, Health, TrainState, checkpointer, slots, writer  # noqa: E402
+from prism.recover.checkpoint import (  # noqa: E402
+    CheckpointConfig,
+    Checkpointer,
+    Health,
+    TrainState,
+    checkpointer,
+    ranks,
+    slots,
+    writer,
+)
 from prism.recover.checkpoint.layout import plan_staging  # noqa: E402
 from prism.recover.checkpoint.memory import Memory  # noqa: E402
 from prism.recover.checkpoint.slots import Slot, SlotHeader  # noqa: E402
@@ -396,12 +405,23 @@ def test_ranks_that_cannot_agree_any_more_do_not_end_the_training(make, monkeypa
     assert one.catalog.entries() == []
 
 
+def test_checkpointers_of_one_process_share_their_group(monkeypatch):
+    """Every gloo group holds connections: sixty checkpointers used hundreds of descriptors."""
+    made: list[object] = []
+    monkeypatch.setattr(ranks.dist, "is_initialized", lambda: True)
+    monkeypatch.setattr(ranks.dist, "get_world_size", lambda: 2)
+    monkeypatch.setattr(ranks.dist, "get_rank", lambda: 0)
+    monkeypatch.setattr(ranks.dist, "new_group", lambda **how: made.append(how) or object())
+    monkeypatch.setattr(ranks, "_CONTROL", [])
+    assert len({id(ranks.Ranks().control) for _ in range(60)}) == 1 and len(made) == 1
+
+
 def test_ranks_that_end_together_remove_their_memory_without_an_error(tmp_path: Path):
     catalog = Catalog.open(tmp_path / "checkpoints")
     (tmp_path / "memory").mkdir()
     for _ in range(25):
-        ranks = [Memory(tmp_path / "memory", catalog, rank, None) for rank in range(8)]
-        for one in ranks:
+        memories = [Memory(tmp_path / "memory", catalog, rank, None) for rank in range(8)]
+        for one in memories:
             one.hold()
         start, failures = threading.Barrier(8), []
 
@@ -412,7 +432,7 @@ def test_ranks_that_end_together_remove_their_memory_without_an_error(tmp_path: 
             except OSError as error:
                 failures.append(error)
 
-        threads = [threading.Thread(target=end, args=(one,)) for one in ranks]
+        threads = [threading.Thread(target=end, args=(one,)) for one in memories]
         for thread in threads:
             thread.start()
         for thread in threads:

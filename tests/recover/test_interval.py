@@ -47,9 +47,15 @@ def test_before_anything_was_measured_the_first_save_comes_after_a_few_steps():
 
 
 def test_the_interval_adapts_to_what_a_save_costs():
-    config = IntervalConfig(num_nodes=1000, min_s=0.0, max_s=1e9)
+    config = IntervalConfig(num_nodes=1000, min_s=0.0, max_s=1e9, cheap_s=1e9)
     cheap, dear = (run_clock(config, 1.0, stall, 0.1) for stall in (0.1, 10.0))
     assert dear.interval_steps == pytest.approx(10 * cheap.interval_steps, rel=0.1)
+
+
+def test_a_save_that_costs_next_to_nothing_is_made_every_two_minutes():
+    assert run_clock(IntervalConfig(), 1.0, 0.005, 1.0).interval_s == pytest.approx(120.0)
+    assert run_clock(IntervalConfig(), 1.0, 0.5, 1.0).interval_s == pytest.approx(500.0, rel=0.01)  # 0.1 % of the time
+    assert run_clock(IntervalConfig(), 1.0, 0.2, 60.0).interval_s == pytest.approx(600.0, rel=0.01)  # 10 % of writing
 
 
 def test_an_interval_is_never_shorter_than_the_write_behind_it():
@@ -68,7 +74,7 @@ def test_the_pause_of_a_save_is_not_taken_for_a_step():
 
 
 def test_more_failures_mean_saves_closer_together():
-    config = IntervalConfig(num_nodes=400, min_s=0.0, max_s=1e9)
+    config = IntervalConfig(num_nodes=400, min_s=0.0, max_s=1e9, cheap_s=1e9)
     calm = run_clock(config, 1.0, 1.0, 1.0)
     stormy = run_clock(config, 1.0, 1.0, 1.0, num_failures=50, uptime_s=86_400.0)
     assert stormy.interval_steps < calm.interval_steps / 3

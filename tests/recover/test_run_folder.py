@@ -112,7 +112,7 @@ def test_every_decision_reads_as_a_line_for_people(tmp_path: Path):
 
 def test_every_action_has_a_line():
     samples = {"attempt": 1, "hosts": ("a",), "num_hosts": 1, "grace_s": 1.0, "host": "a", "reason": "r", "hours": 2.0,
-               "folder": "/c", "step": 3, "level": "info", "text": "t", "outcome": "done"}  # fmt: skip
+               "folder": "/c", "step": 3, "level": "info", "text": "t", "outcome": "done", "judgement": "spike"}  # fmt: skip
     for kind in KINDS.values():
         names = [n for n in kind.__dataclass_fields__ if n in samples]
         line = describe(kind(**{n: samples[n] for n in names}))

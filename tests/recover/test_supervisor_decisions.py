@@ -19,6 +19,7 @@ from prism.recover.supervise.actions import (
     Finish,
     Kill,
     Launch,
+    LookClosely,
     Notify,
     Shadow,
     TakeStacks,
@@ -32,6 +33,7 @@ from prism.recover.supervise.restarts import RestartPolicy
 from prism.recover.supervise.state import JobState, Phase
 
 BUGS = {"TypeError", "NameError", "ImportError", "KeyError", "SyntaxError", "ArgumentError", "IndexError"}
+HANGS = SuperviseConfig(act_on=("hang",), pace=PacePolicy(look_s=0.0))
 FLEET = HostPolicy(hosts=("n1", "n2", "n3", "n4"), num_hosts=2)
 
 
@@ -49,6 +51,8 @@ def running(
 ) -> JobState:
     """A run in its first attempt that has done some steps, with every judgement switched on."""
     config = replace(config or SuperviseConfig(), act_on=act_on)
+    if "hang" in act_on:
+        config = replace(config, pace=replace(config.pace, look_s=0.0))
     job = JobState(config=replace(config, losses=replace(config.losses, skip_batches="spike" in act_on)))
     job.handle(events.Tick(now_s=0.0))
     job.handle(events.FolderOpened(now_s=0.0, folder="/c", memory="/m"))
@@ -279,11 +283,13 @@ def test_a_job_that_starts_slowly_is_not_taken_for_a_hang():
 def test_silence_means_nothing_where_the_trainer_never_reported_a_step():
     job = JobState()
     job.handle(events.Tick(now_s=0.0))
-    assert job.handle(events.Tick(now_s=30 * 86_400.0)) == []
+    assert job.handle(events.Tick(now_s=30 * 86_400.0)) == [LookClosely(attempt=1)]
+    seen = events.Looked(now_s=30 * 86_400.0, attempt=1, moved=False, text="1 rank waits at serve.py:9")
+    assert job.handle(seen) == []
 
 
 def test_a_log_that_goes_on_is_a_sign_of_life_where_steps_are_read_from_it():
-    job = JobState()
+    job = JobState(config=HANGS)
     job.handle(events.Tick(now_s=0.0))
     for step in (1, 2, 3):
         job.handle(events.StepDone(now_s=float(step), step=step, logged=True))
@@ -312,7 +318,7 @@ def test_a_save_that_waits_for_storage_is_reported_once_and_never_ended():
 
 def logging_job(block: range, now_s: float) -> JobState:
     """A run of which only the log is known, which has shown one block of steps so far."""
-    job = JobState()
+    job = JobState(config=HANGS)
     job.handle(events.Tick(now_s=0.0))
     for step in block:
         job.handle(events.StepDone(now_s=now_s, step=step, loss=1.0, logged=True))
@@ -333,12 +339,45 @@ def test_a_log_that_ends_within_a_line_is_buffered_and_its_silence_says_nothing(
     assert Kill(attempt=1, grace_s=0.0) in job.handle(events.Tick(now_s=1e6))
 
 
-def test_a_silent_job_that_computes_is_left_alone():
-    job = logging_job(range(1, 4), now_s=10.0)
-    for now_s in range(60, 6_000, 60):  # an evaluation that prints nothing
-        job.handle(events.Busy(now_s=float(now_s)))
-        assert job.handle(events.Tick(now_s=float(now_s))) == []
-    assert Kill(attempt=1, grace_s=0.0) in job.handle(events.Tick(now_s=5_940.0 + 1_801.0))
+def look(job: JobState, now_s: float, outside: tuple[int, ...] = (), *, moved: bool = False) -> list[Action]:
+    """A look at a silent job is due, and this is what it shows."""
+    assert job.handle(events.Tick(now_s=now_s)) == [LookClosely(attempt=job.attempt)]
+    text = "" if moved else "rank 1 stands at train.py:9"
+    return job.handle(events.Looked(now_s=now_s, attempt=job.attempt, moved=moved, outside=outside, text=text))
+
+
+def test_a_silent_job_whose_stacks_change_is_left_alone():
+    job = running(act_on=())
+    now_s, pause_s = 30.0, 11.0
+    for _ in range(9):  # an evaluation that reports nothing: it is looked at less and less often
+        now_s += pause_s
+        assert look(job, now_s, moved=True) == []
+        pause_s = 2.0 * pause_s + 1.0
+    assert job.phase is Phase.RUNNING
+
+
+def test_a_rank_that_holds_up_all_others_is_told_within_30_s_and_ended_after_the_limit():
+    job = running(act_on=(), step_s=0.05)
+    (told,) = look(job, 1.5 + 10.1, outside=(1,))
+    assert told.level == "warning" and "rank 1 stands at train.py:9" in told.text and "ended after 300 s" in told.text
+    assert look(job, 1.5 + 20.3, outside=(1,)) == []  # told once
+    assert kinds(look(job, 1.5 + 301.0, outside=(1,))) == [Notify, TakeStacks, Kill]
+
+
+def test_a_standstill_without_a_proof_is_judged_in_shadow():
+    job = running(act_on=())
+    (told,) = look(job, 30.0 + 11.0)
+    assert kinds([told]) == [Shadow] and "would" not in told.text
+    job.pace.told_of = ""
+    (told,) = look(job, 30.0 + 301.0)
+    assert "would end it and start again (--act-on hang)" in told.text and job.phase is Phase.RUNNING
+
+
+def test_a_step_between_a_look_and_its_result_ends_the_suspicion():
+    job = running(act_on=())
+    job.handle(events.Tick(now_s=30.0 + 301.0))
+    job.handle(events.StepDone(now_s=331.5, step=31, loss=1.0))
+    assert job.handle(events.Looked(now_s=332.0, attempt=1, moved=False, outside=(1,), text="x")) == []
 
 
 def test_a_failure_of_unknown_cause_is_named_by_its_exit_code():

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import signal
 from pathlib import Path
 
 import pytest
@@ -50,3 +52,18 @@ def test_a_loop_that_came_to_its_end_is_not_trained_again(tmp_path: Path):
     assert [entry.step for entry in Catalog(tmp_path / "whole").entries()][-1] == 17
     again, weights = train(tmp_path / "whole", 17)
     assert again == [] and torch.equal(weights, expected)
+
+
+def test_what_follows_the_loop_does_not_run_after_a_preemption(tmp_path: Path):
+    (tmp_path / "memory").mkdir()
+    model = torch.nn.Linear(2, 1)
+    config = CheckpointConfig(folder=tmp_path / "c", writer="thread", memory_dir=tmp_path / "memory")
+    training = TrainingLoop(tmp_path / "c", model, torch.optim.SGD(model.parameters(), lr=0.1), config=config)
+    exported = False
+    with pytest.raises(SystemExit) as ended:
+        for step in training.steps(100):
+            if step == 3:
+                os.kill(os.getpid(), signal.SIGTERM)
+        exported = True
+    assert ended.value.code == 143 and not exported
+    assert Catalog(tmp_path / "c").entries()[-1].step in (3, 4)

@@ -22,6 +22,9 @@ class IntervalConfig:
     num_nodes: int | None = None  # None: from the launcher's variables
     min_s: float = 30.0
     max_s: float = 3_600.0
+    cheap_s: float = 120.0  # no longer than this while saves cost little:
+    cheap_share: float = 0.001  # of the training's time, in which it stands still,
+    cheap_write_share: float = 0.1  # and of the time in which the storage is written to
     first_steps: int = 10  # until the first save, while nothing is measured
     write_headroom: float = 1.25  # an interval is at least this many times the background write
 
@@ -96,7 +99,9 @@ class SaveClock:
             return None
         wanted = choose_interval_s(self._stall_s, self._mtbf_s)
         least = max(self.config.min_s, self._write_s * self.config.write_headroom)
-        return max(least, min(wanted, self.config.max_s))
+        stall_s, write_s = self._stall_s / self.config.cheap_share, self._write_s / self.config.cheap_write_share
+        cheap_s = max(self.config.cheap_s, stall_s, write_s)
+        return max(least, min(wanted, cheap_s, self.config.max_s))
 
     @property
     def interval_steps(self) -> int:

@@ -19,6 +19,8 @@ from prism.recover.checkpoint.train_state import TrainState
 from prism.recover.manifest import Health
 from prism.recover.progress import Progress
 
+PREEMPTED_CODE = 143  # as for a program that SIGTERM ended: not 0, which launchers take for the end of the work
+
 
 class TrainingLoop:
     """Restores when it is created; reports, saves and ends between the steps.
@@ -48,7 +50,10 @@ class TrainingLoop:
         return int(self.state["position"]["batch"])
 
     def steps(self, total: int) -> Iterator[int]:
-        """The remaining steps, up to `total`; ends early, after a save, at a preemption."""
+        """The remaining steps, up to `total`. At a preemption the program ends after a save.
+
+        What follows the loop, such as an export, must not run on a model that is half trained.
+        """
         for step in range(self.first_step, total + 1):
             self.state["position"] = {"batch": self.progress.next_batch(self.batch + 1)}
             self._loss = self._norm = None
@@ -58,7 +63,8 @@ class TrainingLoop:
             if reason or step == total:
                 self.checkpointer.save(step, self.state, Health(loss=self._loss, grad_norm=self._norm))
             if reason == "preemption":
-                break
+                self.checkpointer.close()
+                raise SystemExit(PREEMPTED_CODE)
         self.checkpointer.close()
         if self.progress.rank == 0:
             self.progress.event("paused", what="after training")

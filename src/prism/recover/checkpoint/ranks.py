@@ -18,7 +18,7 @@ class Ranks:
         self._alone = not dist.is_initialized() or dist.get_world_size() == 1
         self.rank = 0 if self._alone else dist.get_rank()
         self.world_size = 1 if self._alone else dist.get_world_size()
-        self.control = None if self._alone else dist.new_group(backend="gloo")
+        self.control = None if self._alone else _find_control()
 
     def barrier(self) -> None:
         """Wait for everyone."""
@@ -90,6 +90,17 @@ class Ranks:
         votes = torch.tensor(numbers, dtype=torch.int64)
         dist.all_reduce(votes, op=dist.ReduceOp.MAX, group=self.control)
         return [int(one) for one in votes.tolist()]
+
+
+_CONTROL: list[tuple[object, dist.ProcessGroup]] = []  # of the present default group; every group holds connections
+
+
+def _find_control() -> dist.ProcessGroup:
+    """The group for agreement, shared by all checkpointers of this process."""
+    world = dist.group.WORLD
+    if not _CONTROL or _CONTROL[0][0] is not world:
+        _CONTROL[:] = [(world, dist.new_group(backend="gloo"))]
+    return _CONTROL[0][1]
 
 
 class LaggedVote:

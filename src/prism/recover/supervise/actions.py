@@ -41,6 +41,13 @@ class TakeStacks(Action):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class LookClosely(Action):
+    """Look at the stacks of a silent attempt twice; nothing is stopped for it."""
+
+    attempt: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Explain(Action):
     """Find out from its exit code and logs why an attempt ended."""
 
@@ -104,10 +111,7 @@ class Finish(Action):
     memory: str = ""  # staged states to remove on this host
 
 
-KINDS: dict[str, type[Action]] = {
-    kind.__name__: kind
-    for kind in (Launch, Kill, TakeStacks, Explain, Examine, Cordon, Uncordon, DiscardAfter, Notify, Shadow, Finish)
-}
+KINDS: dict[str, type[Action]] = {kind.__name__: kind for kind in Action.__subclasses__()}
 
 
 def action_from_json(document: dict[str, Any]) -> Action:

@@ -63,8 +63,13 @@ class Heard(Event):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Busy(Event):
-    """The job's processes used the processors of this machine."""
+class Looked(Event):
+    """What two looks at the stacks of a silent attempt showed; `outside`: ranks that hold up all others."""
+
+    attempt: int
+    moved: bool
+    outside: tuple[int, ...] = ()
+    text: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -121,6 +121,8 @@ def describe(action: Action) -> str:
             return f"{'explain':8} attempt {fields['attempt']}, which ended with {code}"
         case "Shadow":
             return f"{'shadow':8} {fields['judgement']}: {fields['text']}"
+        case "LookClosely":
+            return f"{'look':8} at the stacks of attempt {fields['attempt']}, which is silent"
         case "Cordon":
             return f"{'cordon':8} {fields['host']} for {fields['hours']:g} h: {fields['reason']}"
         case name:

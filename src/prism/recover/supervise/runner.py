@@ -23,11 +23,11 @@ from prism.recover.supervise.explainer import Explainer, explain_logs
 from prism.recover.supervise.journal import Journal, Snapshot, describe
 from prism.recover.supervise.launchers import Launcher, LaunchPlan, Look, is_killed, no_hurry
 from prism.recover.supervise.launchers.node import find_ranks, send
-from prism.recover.supervise.launchers.processes import ProcessorUse
 from prism.recover.supervise.notify import post
 from prism.recover.supervise.recorder import ask_for_dumps, recorder_variables
 from prism.recover.supervise.saved_files import find_saved
 from prism.recover.supervise.stacks import take_stacks
+from prism.recover.supervise.standstill import Standstill, look_twice
 from prism.recover.supervise.state import Cause, JobState, Phase
 from prism.recover.supervise.watch import Watch, find_frozen_host
 
@@ -44,6 +44,7 @@ class Tools:
     explainer: Explainer = field(default=explain_logs)
     investigate: Callable[[Path], object] = field(default=lambda folder: None)
     examiner: Examiner | None = None
+    look: Callable[[Callable[[], list[int]]], Standstill] = field(default=look_twice)
     stop_asked: Callable[[], bool] = field(default=lambda: False)  # True once per request
     hurry: Callable[[], bool] = field(default=no_hurry)  # a further request while the job saves
     say: Callable[[str], None] = field(default=lambda line: print(line, file=sys.stderr, flush=True))  # noqa: T201
@@ -65,7 +66,6 @@ class Supervisor:
         self._failed_at: tuple[int, float] | None = None  # the attempt, and when we saw its first host fail
         self._risks_ns = -1  # modification time of the file of risks that was read last
         self._pending: list[actions.Action] = found.pending if found else []
-        self._processors = ProcessorUse()
         self._watch = Watch(self._folder, found.read_bytes if found else 0, self.state.last_step)
         if found is not None and not self.state.over:
             self.tools.say(f"continuing: attempt {self.state.attempt}, {self.state.phase}, {self.state.place}")
@@ -136,10 +136,6 @@ class Supervisor:
             yield event
             if self.state.attempt != attempt or self.state.over:
                 return
-        # A job that reports no steps is judged by its silence, so it matters whether its processes compute.
-        find_pids = partial(self.tools.launcher.pids, self._folder)
-        if not self.state.pace.reports and self._processors.are_used(find_pids, self.clock.now_s()):
-            yield events.Busy(now_s=self.clock.now_s())
         if not look.running and self.state.phase in (Phase.RUNNING, Phase.STOPPING) and self._has_settled(look):
             # The supervisor itself ended a hung attempt, so the host to blame is the first that fell silent.
             hung = self.state.cause is Cause.HANG
@@ -225,6 +221,15 @@ class Supervisor:
                 folder = attempt_dir(self.run_dir, action.attempt)
                 ask_for_dumps(folder)
                 take_stacks(launcher.pids(folder), folder / "stacks.txt")
+            case actions.LookClosely():
+                found = self.tools.look(partial(launcher.pids, attempt_dir(self.run_dir, action.attempt)))
+                return events.Looked(
+                    now_s=self.clock.now_s(),
+                    attempt=action.attempt,
+                    moved=found.moved,
+                    outside=found.outside,
+                    text=found.text,
+                )
             case actions.Explain():
                 folder = attempt_dir(self.run_dir, action.attempt)
                 verdict = self.tools.explainer(folder, action.code)

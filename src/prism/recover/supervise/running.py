@@ -1,10 +1,10 @@
-"""What to do while an attempt runs."""
+"""What to do about what an attempt reports."""
 
 from __future__ import annotations
 
 import math
 
-from prism.records.causes import CORRUPTION, HANG
+from prism.records.causes import CORRUPTION
 from prism.recover.progress import BatchRange
 from prism.recover.risks import Risks
 from prism.recover.supervise import events
@@ -12,54 +12,13 @@ from prism.recover.supervise.actions import (
     Action,
     Kill,
     Notify,
-    TakeStacks,
-    Uncordon,
 )
-from prism.recover.supervise.following import can_examine, launch, leave_out, note_failure, shadow
+from prism.recover.supervise.following import can_examine, leave_out, note_failure, shadow
 from prism.recover.supervise.job import Cause, JobRecord, Phase
 from prism.recover.supervise.losses import Spike
 from prism.recover.supervise.rollbacks import RollbackHistory, answer_spike
 
 _MAX_SAVED = 200
-_LONGER_EACH_TIME = 4.0
-
-
-def on_tick(job: JobRecord, now_s: float) -> list[Action]:
-    actions: list[Action] = [Uncordon(host=host) for host in job.book.expire(now_s)]
-    if job.phase is Phase.NEW or (job.phase is Phase.WAITING and now_s >= job.due_s):
-        return actions + launch(job, now_s)
-    limit_s = _silence_limit_s(job) if job.phase is Phase.RUNNING else None
-    silent_s = now_s - job.pace.last_seen_s
-    if limit_s is not None and silent_s > limit_s:
-        return actions + _on_silence(job, silent_s)
-    if job.pace.paused and job.pace.waits_for and silent_s > job.config.pace.min_silence_s:
-        text = f"no step for {silent_s:.0f} s after step {job.last_step}: saves wait for {job.pace.waits_for}"
-        job.pace.waits_for = ""  # reported once
-        return [*actions, Notify(level="page", text=f"{text}; the job is left alone")]
-    return actions
-
-
-def _silence_limit_s(job: JobRecord) -> float | None:
-    """The limit of silence. It grows with every hang at the same step: the job may be working there."""
-    limit_s = job.pace.silence_limit_s(job.config.pace)
-    before = 0
-    for failure in reversed(job.failures):
-        if (failure.reason, failure.step) != (HANG, job.last_step):
-            break
-        before += 1
-    return None if limit_s is None else limit_s * _LONGER_EACH_TIME**before
-
-
-def _on_silence(job: JobRecord, silent_s: float) -> list[Action]:
-    job.phase, job.cause = Phase.STOPPING, Cause.HANG
-    what = f"no step for {silent_s:.0f} s after step {job.last_step}" if job.pace.stepped else "never stepped"
-    setting = "pace.hang_steps: 0" if job.pace.stepped else "pace.startup_s: 0"
-    text = f"attempt {job.attempt} hangs: {what}; stacks are taken, then it is ended"
-    return [
-        Notify(level="warning", text=f"{text} (if it was at work: progress.pause() around it, or {setting})"),
-        TakeStacks(attempt=job.attempt),
-        Kill(attempt=job.attempt, grace_s=0.0),
-    ]
 
 
 def on_step(job: JobRecord, event: events.StepDone) -> list[Action]:

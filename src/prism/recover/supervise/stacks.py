@@ -6,20 +6,40 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from pathlib import Path
 
 _MAX_PROCESSES = 32
 _TIMEOUT_S = 20.0
+_AT_ONCE = 4
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stack:
+    """What py-spy printed about a process."""
+
+    pid: int
+    rank: int | None
+    state: str
+    text: str
+
+
+def read_stacks_of(pids: list[int]) -> list[Stack]:
+    """The stacks of some processes, several at a time."""
+    tool = find_py_spy()
+    with ThreadPoolExecutor(_AT_ONCE) as pool:
+        texts = list(pool.map(lambda pid: _stack(tool, pid), pids[:_MAX_PROCESSES]))
+    return [Stack(pid=p, rank=_rank(p), state=_state(p), text=t) for p, t in zip(pids, texts, strict=False)]
 
 
 def take_stacks(pids: list[int], output: Path, ranks: Mapping[int, int] | None = None) -> int:
     """Write the stacks of Python processes to a file; how many were taken. `ranks` by process where they are known."""
-    tool = find_py_spy()
     known = {pid: rank for pid in pids if (rank := (ranks or {}).get(pid, _rank(pid))) is not None}
     python = [pid for pid in pids if "python" in _command(pid)]
     chosen = sorted(python, key=lambda pid: (pid not in known, pid))[:_MAX_PROCESSES]
     heads = {pid: f"== process {pid}" + (f" rank {known[pid]}" if pid in known else "") for pid in chosen}
-    parts = [f"{heads[pid]}: {_command(pid)}\nstate: {_state(pid)}\n{_stack(tool, pid)}\n" for pid in chosen]
+    parts = [f"{heads[s.pid]}: {_command(s.pid)}\nstate: {s.state}\n{s.text}\n" for s in read_stacks_of(chosen)]
     output.parent.mkdir(parents=True, exist_ok=True)
     output.write_text("\n".join(parts) or "no Python process of this attempt was left on this machine\n")
     return len(parts)

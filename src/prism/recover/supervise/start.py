@@ -16,7 +16,7 @@ from prism.recover.isolate.grading import Grader
 from prism.recover.isolate.report import IsolationReport
 from prism.recover.isolate.search import SearchConfig
 from prism.recover.supervise.config import SuperviseConfig
-from prism.recover.supervise.investigating import start_investigation
+from prism.recover.supervise.investigating import Investigations
 from prism.recover.supervise.launchers import Launcher
 from prism.recover.supervise.launchers.local import LocalLauncher, check_command
 from prism.recover.supervise.launchers.slurm import SlurmLauncher
@@ -43,10 +43,11 @@ def supervise(
     if launcher != "kubernetes":  # there the command is inside a container image
         check_command(command)
     requests = StopRequests()  # installed first: no signal may end us while we hold the run folder
+    investigations = Investigations()
     tools = Tools(
         launcher=make_launcher(launcher, config, say, requests.by_ctrl_c),
         examiner=make_examiner(config),
-        investigate=start_investigation,
+        investigate=investigations.start,
         stop_asked=requests.take,
         hurry=requests.waiting,
         say=say,
@@ -62,7 +63,10 @@ def supervise(
     supervisor.state.command = list(command)
     if supervisor.state.over:
         supervisor.take_up()
-    return supervisor.run()
+    try:
+        return supervisor.run()
+    finally:
+        investigations.close(wait=supervisor.state.outcome == "failed")
 
 
 def _why_not(state: JobState, command: tuple[str, ...], again: bool) -> str | None:

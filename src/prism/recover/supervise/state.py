@@ -9,7 +9,8 @@ from prism.recover.supervise import events
 from prism.recover.supervise.actions import Action
 from prism.recover.supervise.endings import on_examined, on_exit, on_explained, on_stop_asked, on_taken_up
 from prism.recover.supervise.job import Cause, JobRecord, Phase
-from prism.recover.supervise.running import on_checkpoint, on_corruption, on_step, on_tick
+from prism.recover.supervise.running import on_checkpoint, on_corruption, on_step
+from prism.recover.supervise.silence import on_looked, on_tick
 
 __all__ = ["Cause", "JobState", "Phase"]
 
@@ -41,9 +42,8 @@ class JobState(JobRecord):
                 if not self.pace.reports:
                     self.pace.heard(event.now_s, in_line=event.in_line)
                 return []
-            case events.Busy():
-                self.pace.last_seen_s = self.pace.last_seen_s if self.pace.reports else event.now_s
-                return []
+            case events.Looked():
+                return on_looked(self, event)
             case events.Paused() | events.Resumed():
                 self.pace.paused, self.pace.last_seen_s = isinstance(event, events.Paused), event.now_s
                 self.pace.waits_for = STORAGE if isinstance(event, events.Paused) and event.what == STORAGE else ""
