@@ -379,11 +379,11 @@ def test_a_falling_loss_is_no_spike():
 def test_settings_are_read_from_sections(tmp_path: Path):
     path = tmp_path / "run.yaml"
     path.write_text(
-        "poll_s: 1\nhosts: {hosts: [a, b], num_hosts: 1}\nrestarts: {budgets: {infrastructure: 3}}\nlaunch: {addresses: {a: 10.0.0.1}}\n"
+        "poll_s: 1\nhosts: {hosts: [a, b], num_hosts: 1}\nrestarts: {max_restarts: 3}\nact_on: [spike]\nlaunch: {addresses: {a: 10.0.0.1}}\n"
     )
     config = read_config(path)
     assert config.hosts.hosts == ("a", "b") and config.poll_s == 1.0
-    assert config.restarts.budgets.infrastructure == 3 and config.restarts.budgets.hang == 20
+    assert config.restarts.max_restarts == 3 and config.act_on == ("spike",)
     assert config.launch.addresses.named == {"a": "10.0.0.1"}
 
 
@@ -401,7 +401,8 @@ def test_a_file_of_comments_leaves_every_default(tmp_path: Path):
         ("hosts: {hosts: [a], num_hosts: 3}", "only 1 hosts are named"),
         ("hosts: {hosts: [a, a]}", "names a host twice"),
         ("poll_s: 0", "'poll_s' is 0.0, expected 0.01 to"),
-        ("restarts: {budgets: {unknown: many}}", "'restarts.budgets.unknown' is 'many', expected a whole number"),
+        ("restarts: {max_restarts: many}", "'restarts.max_restarts' is 'many', expected a whole number"),
+        ("act_on: [spikes]", "'act_on' names 'spikes', did you mean 'spike'"),
         ("examine: {backend: mpi}", "expected one of socket, gloo, nccl"),
         ("launch: {addresses: here}", "'launch.addresses' is 'here', expected hosts and addresses"),
         ("just words", "expected keys such as"),

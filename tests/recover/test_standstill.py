@@ -10,50 +10,63 @@ import sys
 from pathlib import Path
 
 import pytest
-from prism.evidence.traces.standing import Standing
 
+from prism.evidence.traces.stacks import Frame, RankStack, Thread
 from prism.recover.supervise.stacks import find_py_spy
 from prism.recover.supervise.standstill import Glance, judge_looks, look_twice
 
+COLLECTIVE = Frame("all_reduce", "torch/distributed/distributed_c10d.py", 1, True)
+BACKWARD = Frame("_engine_run_backward", "torch/autograd/graph.py", 979, True)
+PROGRAM_FRAME = Frame("step", "train.py", 9, False)
 
-def rank(number: int, where: str, *frames: str, ticks: int = 0, in_backward: bool = False) -> Glance:
-    standing = Standing(rank=number, pid=number, where=where, state="S", line=f"/job/train.py:{number}")
-    return Glance(standing=standing, frames=frames or ("step (train.py",), ticks=ticks, in_backward=in_backward)
+
+def rank(number: int, *frames: Frame, ticks: int = 0, state: str = "S") -> Glance:
+    thread = Thread(name="MainThread", frames=frames)
+    return Glance(stack=RankStack(rank=number, pid=number, state=state, threads=(thread,)), ticks=ticks)
 
 
 def looks(*glances: Glance) -> dict[int, Glance]:
-    return {glance.standing.pid: glance for glance in glances}
+    return {glance.stack.pid: glance for glance in glances}
+
+
+WAITING = (COLLECTIVE, PROGRAM_FRAME)
 
 
 def test_a_rank_outside_of_what_all_others_wait_in_is_named():
-    first = looks(rank(0, "collective"), rank(1, "elsewhere"), rank(2, "collective"))
+    first = looks(rank(0, *WAITING), rank(1, PROGRAM_FRAME), rank(2, *WAITING))
     found = judge_looks(first, first)
-    assert found.proven and found.outside == (1,) and "rank 1 stands at job/train.py:1" in found.text
+    assert found.proven and found.outside == (1,) and "rank 1 at train.py:9" in found.text
+
+
+def test_a_rank_that_is_stopped_holds_up_the_others():
+    first = looks(rank(0, *WAITING), rank(1, *WAITING, state="T (stopped)"))
+    assert judge_looks(first, first).outside == (1,)
 
 
 def test_a_change_of_one_stack_is_work():
-    first = looks(rank(0, "collective"), rank(1, "elsewhere", "load (data.py"))
-    assert judge_looks(first, looks(rank(0, "collective"), rank(1, "elsewhere", "read (data.py"))).moved
+    read = Frame("read", "data.py", 3, False)
+    first = looks(rank(0, *WAITING), rank(1, PROGRAM_FRAME))
+    assert judge_looks(first, looks(rank(0, *WAITING), rank(1, read, PROGRAM_FRAME))).moved
 
 
 def test_a_rank_that_sleeps_in_the_backward_pass_waits_and_one_that_computes_there_does_not():
-    first = looks(rank(0, "elsewhere", in_backward=True), rank(1, "elsewhere", ticks=0))
-    asleep = looks(rank(0, "elsewhere", in_backward=True, ticks=1), rank(1, "elsewhere", ticks=300))
-    computing = looks(rank(0, "elsewhere", in_backward=True, ticks=300), rank(1, "elsewhere", ticks=300))
+    first = looks(rank(0, BACKWARD, PROGRAM_FRAME), rank(1, PROGRAM_FRAME))
+    asleep = looks(rank(0, BACKWARD, PROGRAM_FRAME, ticks=1), rank(1, PROGRAM_FRAME, ticks=300))
+    computing = looks(rank(0, BACKWARD, PROGRAM_FRAME, ticks=300), rank(1, PROGRAM_FRAME, ticks=300))
     assert judge_looks(first, asleep).outside == (1,)
     assert judge_looks(first, computing).outside == ()
 
 
-@pytest.mark.parametrize("where", ["collective", "elsewhere"])
-def test_where_all_ranks_do_the_same_nobody_is_named(where: str):
-    first = looks(rank(0, where), rank(1, where))
+@pytest.mark.parametrize("frames", [WAITING, (PROGRAM_FRAME,)])
+def test_where_all_ranks_do_the_same_nobody_is_named(frames: tuple[Frame, ...]):
+    first = looks(rank(0, *frames), rank(1, *frames))
     found = judge_looks(first, first)
     assert not found.moved and not found.proven
 
 
 def test_stacks_that_cannot_be_read_prove_nothing():
-    unreadable = Glance(standing=rank(1, "unknown").standing, frames=(), ticks=0)
-    assert not judge_looks(looks(rank(0, "collective"), unreadable), looks(rank(0, "collective"), unreadable)).proven
+    first = looks(rank(0, *WAITING), rank(1))
+    assert not judge_looks(first, first).proven
     assert not judge_looks({}, {}).proven
 
 

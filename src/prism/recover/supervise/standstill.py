@@ -7,27 +7,29 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, replace
-from pathlib import Path
+from dataclasses import dataclass
+from typing import Literal
 
-from prism.evidence.traces.standing import Standing, read_stack
+from prism.evidence.traces.consensus import find_apart
+from prism.evidence.traces.stacks import RankStack, describe_place, parse_threads
 from prism.recover.supervise.launchers.node import find_ranks, read_processor_ticks
-from prism.recover.supervise.stacks import Stack, read_stacks_of
+from prism.recover.supervise.stacks import read_stacks_of
 
 _APART_S = 3.0
-_WAITS_IN = ("recover/checkpoint/ranks.py",)  # a wait for other ranks that shows no frame of torch
-_BACKWARD = "_engine_run_backward"  # a collective of DDP waits in here, in C++; so does computing
-_IDLE_TICKS = 30  # of processor time between two looks, 0.1 s each: a rank that computes uses ten times as much
+_AGREEMENT = "recover/checkpoint/ranks.py"  # a checkpointer's wait for other ranks, which shows no frame of torch
+_BACKWARD = "torch/autograd/graph.py:_engine_run_backward"  # DDP's collectives wait in here, in C++; so does computing
+_IDLE_TICKS = 30  # of processor time between two looks: a rank that computes uses ten times as much
+_TOLD = 0.6  # the least confidence with which a rank is named that is not proven to hold up the others
+
+Role = Literal["waits", "outside", "unclear"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Glance:
     """One rank at one moment."""
 
-    standing: Standing
-    frames: tuple[str, ...]  # functions and files of its main thread, without lines: a loop changes its line
+    stack: RankStack
     ticks: int  # processor time used so far
-    in_backward: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,60 +56,41 @@ def look_twice(pids: Callable[[], list[int]], sleep: Callable[[float], None] = t
 
 def judge_looks(first: dict[int, Glance], second: dict[int, Glance]) -> Standstill:
     """Compare two looks, by process."""
-    both = [pid for pid in first if pid in second]
-    readable = [pid for pid in both if first[pid].frames or second[pid].standing.where == "stopped"]
-    if not readable or len(readable) < len(first):
+    now = {pid: second[pid].stack for pid in first if pid in second}
+    if not now or len(now) < len(first) or any(not one.functions and not one.is_stopped for one in now.values()):
         return Standstill(moved=True, text="its stacks cannot be read")
-    if any(first[pid].frames != second[pid].frames for pid in both):
+    if any(first[pid].stack.functions != one.functions for pid, one in now.items()):
         return Standstill(moved=True)
-    now = [_settle(second[pid], second[pid].ticks - first[pid].ticks) for pid in both]
-    waiting = [one for one in now if one.where in ("collective", "message")]
-    outside = sorted((one for one in now if one.where in ("elsewhere", "stopped")), key=lambda one: one.rank)
+    roles = {pid: _find_role(one, second[pid].ticks - first[pid].ticks) for pid, one in now.items()}
+    outside = sorted((one for pid, one in now.items() if roles[pid] == "outside"), key=lambda one: one.rank)
+    waiting = [one for pid, one in now.items() if roles[pid] == "waits"]
     if waiting and outside and len(waiting) + len(outside) == len(now):
-        told = ", ".join(f"rank {one.rank} {_tell(one)}" for one in outside[:4])
-        text = f"{told}, outside of what the other ranks wait in ({len(waiting)}), in two looks"
+        named = "; ".join(f"rank {one.rank} {describe_place(one)}" for one in outside[:4])
+        text = f"{named}: outside of what the other ranks wait in ({len(waiting)}), in two looks"
         return Standstill(moved=False, outside=tuple(one.rank for one in outside), text=text)
-    places = sorted({_tell(one) for one in now})
-    return Standstill(moved=False, text=f"{_count(len(now), 'rank')} {'; '.join(places[:3])}, unchanged in two looks")
+    apart = find_apart(list(now.values())).apart
+    if apart and apart[0].confidence >= _TOLD:
+        named = "; ".join(f"rank {one.rank} {describe_place(one)}" for one in apart[0].stacks[:4])
+        return Standstill(moved=False, text=f"{named}: apart from the others ({apart[0].confidence:.0%})")
+    places = sorted({describe_place(one) for one in now.values()})
+    return Standstill(moved=False, text=f"all {len(now)} ranks {'; '.join(places[:3])}, unchanged in two looks")
 
 
-def _settle(glance: Glance, used_ticks: int) -> Standing:
-    """A rank in the backward pass that uses no processor waits for the others."""
-    if glance.in_backward and glance.standing.where == "elsewhere" and used_ticks < _IDLE_TICKS:
-        return replace(glance.standing, where="collective")
-    return glance.standing
-
-
-def _tell(one: Standing) -> str:
-    if one.where == "stopped":
-        return "is stopped by a signal"
-    place = "/".join(Path(one.line).parts[-2:]) if one.line else "an unknown line"
-    return f"{'waits' if one.where in ('collective', 'message') else 'stands'} at {place}"
-
-
-def _count(number: int, what: str) -> str:
-    return f"{number} {what}{'' if number == 1 else 's'}"
+def _find_role(one: RankStack, used_ticks: int) -> Role:
+    """Whether a rank waits for others. One in the backward pass does if it uses no processor."""
+    if one.is_stopped:
+        return "outside"
+    if one.place == "communication" or any(_AGREEMENT in function for function in one.functions):
+        return "waits"
+    if any(_BACKWARD in function for function in one.functions):
+        return "waits" if used_ticks < _IDLE_TICKS else "unclear"
+    return "outside" if one.place == "program" else "unclear"
 
 
 def _glance(ranks: list[int]) -> dict[int, Glance]:
     found = {}
     for order, stack in enumerate(read_stacks_of(ranks)):
-        standing = read_stack(
-            stack.text, rank=order if stack.rank is None else stack.rank, pid=stack.pid, state=stack.state
-        )
-        frames = _main_frames(stack)
-        if any(place in frame for frame in frames for place in _WAITS_IN):
-            standing = replace(standing, where="stopped" if standing.where == "stopped" else "collective")
-        found[stack.pid] = Glance(
-            standing=standing,
-            frames=frames,
-            ticks=read_processor_ticks(stack.pid),
-            in_backward=any(_BACKWARD in frame for frame in frames),
-        )
+        rank = order if stack.rank is None else stack.rank
+        one = RankStack(rank=rank, pid=stack.pid, state=stack.state, threads=parse_threads(stack.text))
+        found[stack.pid] = Glance(stack=one, ticks=read_processor_ticks(stack.pid))
     return found
-
-
-def _main_frames(stack: Stack) -> tuple[str, ...]:
-    _, found, rest = stack.text.partition('"MainThread"')
-    lines = rest.partition("\nThread ")[0].splitlines()[1:] if found else []
-    return tuple(line.strip().rpartition(":")[0] for line in lines if line.startswith("    "))
