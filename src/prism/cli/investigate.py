@@ -23,6 +23,7 @@ EPILOG = examples(
     "prism investigate job-17/ --prometheus http://prometheus:9090 --since 2h",
     "prism investigate --pid 4711",
     "prism investigate --job 8153",
+    "prism investigate --pod training/llm-worker-0 --pod training/llm-worker-1",
     "prism investigate --hosts node-1,node-2",
 )
 _UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
@@ -38,7 +39,12 @@ def run_investigate(
     prometheus: Annotated[str | None, typer.Option(help="URL of a Prometheus with DCGM and node exporter.")] = None,
     since: Annotated[str | None, typer.Option(help="Leave out what is older: 90m, 2h, 1d or a time (ISO).")] = None,
     pid: Annotated[list[int] | None, typer.Option(help="A rank or the launcher of a job that hangs now.")] = None,
-    job: Annotated[str | None, typer.Option(help="A Slurm job that hangs now; all its hosts are inspected.")] = None,
+    job: Annotated[
+        str | None, typer.Option("--job", "--slurm", help="A Slurm job that hangs now; all its hosts are inspected.")
+    ] = None,
+    pod: Annotated[
+        list[str] | None, typer.Option(help="A pod of a job that hangs now: NAME or NAMESPACE/NAME.")
+    ] = None,
     hosts: Annotated[
         str | None, typer.Option(help="Hosts to ask over ssh, by commas; all ranks that they run.")
     ] = None,
@@ -46,15 +52,19 @@ def run_investigate(
     json: JsonFlag = False,
 ) -> None:
     """Say what happened to a job, since when and who is to blame, from whatever it left behind."""
-    live = bool(pid or job or hosts)
+    live = bool(pid or job or hosts or pod)
     if live == (folder is not None):
-        raise BadConfigError("give either the folder of a job, or --pid, --job or --hosts of one that hangs now")
+        raise BadConfigError("give either the folder of a job, or --pid, --job, --pod or --hosts of one that hangs now")
     if live:
-        found = _ask_live(pid or [], job or "", hosts)
+        found = _ask_live(pid or [], job or "", hosts, pod or [])
     else:
         found = _read_folder(folder, _read_flows(flows, topology), prometheus, since)
     if output is not None:
-        _write(found, output, str(folder) if folder else f"job {job}" if job else f"process {pid}")
+        _write(
+            found,
+            output,
+            str(folder) if folder else f"job {job}" if job else f"process {pid}" if pid else f"{hosts or pod}",
+        )
     if json:
         show_json(found.to_json())
     else:
@@ -69,11 +79,11 @@ def _read_folder(folder: Path | None, extra: list[Clue], prometheus: str | None,
     return investigate(folder, extra, request=request, say=note)
 
 
-def _ask_live(pids: list[int], job: str, hosts: str | None) -> Investigation:
+def _ask_live(pids: list[int], job: str, hosts: str | None, pods: list[str]) -> Investigation:
     from prism.evidence.fusion.live import LiveJob, investigate_live
 
     named = tuple(h.strip() for h in (hosts or "").split(",") if h.strip())
-    return investigate_live(LiveJob(pids=tuple(pids), hosts=named, slurm_job=job), say=note)
+    return investigate_live(LiveJob(pids=tuple(pids), hosts=named, slurm_job=job, pods=tuple(pods)), say=note)
 
 
 def _read_since(text: str | None) -> int | None:

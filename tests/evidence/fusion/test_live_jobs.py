@@ -187,6 +187,15 @@ def test_other_hosts_are_asked_over_ssh_and_odd_names_are_refused() -> None:
             _list_commands(LiveJob(pids=(7,), hosts=(bad,)))
 
 
+def test_pods_are_asked_by_exec_and_odd_names_are_refused() -> None:
+    ((name, command),) = _list_commands(LiveJob(pods=("training/worker-0",)))
+    assert name == "training/worker-0"
+    assert command[:5] == ["kubectl", "exec", "-i", "-n", "training"] and command[5:7] == ["worker-0", "--"]
+    for bad in ("-n", "a b", "x/y/z", "$(x)"):
+        with pytest.raises(InputError, match="no name of a pod"):
+            _list_commands(LiveJob(pods=(bad,)))
+
+
 def test_no_rank_is_one_clear_line() -> None:
     with pytest.raises(InputError, match="no rank of that job"):
         investigate_live(LiveJob(pids=(2**22 + 1,)))

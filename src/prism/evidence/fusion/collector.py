@@ -153,11 +153,12 @@ def read_rank_variable(pid: int) -> int | None:
 
 def has_group(pid: int) -> bool:
     """Whether a communication library runs threads in a process; a worker that was forked from a rank has none."""
-    try:
-        tasks = os.listdir(f"/proc/{pid}/task")  # noqa: PTH208
-        names = [Path(f"/proc/{pid}/task/{task}/comm").read_text().lower() for task in tasks]
-    except OSError:
-        return False
+    names = []
+    for task in Path(f"/proc/{pid}/task").glob("*/comm"):
+        try:
+            names.append(task.read_text().lower())
+        except OSError:
+            continue  # a thread that has just ended
     return any(library in name for name in names for library in LIBRARIES)
 
 

@@ -10,6 +10,7 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -25,37 +26,59 @@ from prism.evidence.traces.ras import find_laggards, parse_ras
 from prism.evidence.traces.stacks import RankStack, parse_look
 from prism.machine.hosts import expand_hosts
 
+_AT_ONCE = 64  # hosts asked at the same time
+_POD = re.compile(r"(?:[a-z0-9][a-z0-9-]{0,62}/)?[a-z0-9][a-z0-9.-]{0,252}")
 _HOST = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.@:-]{0,252}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LiveJob:
-    """Which job: processes of this host, hosts to ask over ssh, or a Slurm job."""
+    """Which job: processes of this host, hosts to ask over ssh, a Slurm job, or pods of Kubernetes."""
 
     pids: tuple[int, ...] = ()
     hosts: tuple[str, ...] = ()
     slurm_job: str = ""
+    pods: tuple[str, ...] = ()  # name, or namespace/name
     deadline_s: float = 90.0
+
+
+@dataclass(slots=True)
+class LiveAnswer:
+    """What the hosts of a job answered."""
+
+    evidence: Evidence
+    ranks: list[RankStack]
+    dumps: dict[int, Dump]
 
 
 def investigate_live(job: LiveJob, *, say: Callable[[str], None] = lambda text: None) -> Investigation:
     """Collect on all hosts and conclude."""
-    evidence = Evidence()
-    ranks: list[RankStack] = []
-    dumps: dict[int, Dump] = {}
-    answers = []
-    for host, command in _list_commands(job):
-        say(f"asking {host}")
-        answers.append(_run(command, host, job.deadline_s, evidence.notes))
-    for told in _keep_one_job(answers, job):
-        _take(told, ranks, dumps, evidence)
-    if not ranks:
+    return conclude_live(collect_live(job, say=say))
+
+
+def collect_live(job: LiveJob, *, say: Callable[[str], None] = lambda text: None) -> LiveAnswer:
+    """Ask all hosts at once, so that their looks are of one time and a silent one delays nobody."""
+    answer = LiveAnswer(evidence=Evidence(), ranks=[], dumps={})
+    commands = _list_commands(job)
+    say("asking " + ", ".join(host for host, _ in commands[:8]) + (" ..." if len(commands) > 8 else ""))
+    with ThreadPoolExecutor(_AT_ONCE) as pool:
+        told = pool.map(lambda c: _run(c[1], c[0], job.deadline_s, answer.evidence.notes), commands)
+        answers = list(told)
+    for document in _keep_one_job(answers, job):
+        _take(document, answer.ranks, answer.dumps, answer.evidence)
+    return answer
+
+
+def conclude_live(answer: LiveAnswer) -> Investigation:
+    """One verdict from what the hosts answered."""
+    notes = answer.evidence.notes
+    if not answer.ranks:
         raise BadConfigError(
-            "no rank of that job was found: give the number of a process that has RANK in its environment, or of its "
-            "launcher" + (f" ({evidence.notes[0]})" if evidence.notes else "")
+            "no rank of that job was found: give the number of a rank or of its launcher; a process is known as a rank "
+            "once it has joined its process group" + (f" ({notes[0]})" if notes else "")
         )
-    read_ranks(evidence, ranks, [dumps[r] for r in sorted(dumps)])
-    return conclude(evidence)
+    read_ranks(answer.evidence, answer.ranks, [answer.dumps[r] for r in sorted(answer.dumps)])
+    return conclude(answer.evidence)
 
 
 def _keep_one_job(answers: Sequence[dict[str, Any]], job: LiveJob) -> list[dict[str, Any]]:
@@ -75,6 +98,11 @@ def _list_commands(job: LiveJob) -> list[tuple[str, list[str]]]:
     bad = [h for h in job.hosts if not _HOST.fullmatch(h)]
     if bad or not re.fullmatch(r"[0-9_]{0,20}", job.slurm_job):
         raise BadConfigError(f"{(bad or [job.slurm_job])[0]!r} is no name of a host or job")
+    odd = [p for p in job.pods if not _POD.fullmatch(p)]
+    if odd:
+        raise BadConfigError(f"{odd[0]!r} is no name of a pod; give NAME or NAMESPACE/NAME")
+    if job.pods:
+        return [(pod, _enter_pod(pod)) for pod in job.pods]
     if job.slurm_job and not job.hosts:
         hosts = _slurm_hosts(job.slurm_job)
         step = ["srun", f"--jobid={job.slurm_job}", "--overlap", "--ntasks=1", "--nodes=1"]
@@ -83,6 +111,12 @@ def _list_commands(job: LiveJob) -> list[tuple[str, list[str]]]:
         options = ["-o", "BatchMode=yes", "-o", "ConnectTimeout=10"]
         return [(h, ["ssh", *options, h, "python3", "-", *words, "all"]) for h in job.hosts]
     return [("this host", [sys.executable, "-P", "-", *words])]
+
+
+def _enter_pod(pod: str) -> list[str]:
+    """All ranks in a pod are of one job."""
+    namespace, _, name = pod.rpartition("/")
+    return ["kubectl", "exec", "-i", *(["-n", namespace] if namespace else []), name, "--", "python3", "-", "all"]
 
 
 def _slurm_hosts(job: str) -> list[str]:

@@ -11,6 +11,7 @@ from prism.evidence.traces.hang import Hang
 from prism.evidence.traces.kernel_log import GpuError, describe_error
 from prism.evidence.traces.rank_logs import RankLog, find_first_failed, find_silent, is_loss_of_peer
 from prism.evidence.traces.ras import Laggards
+from prism.evidence.traces.reliability import Situation, be_sure
 from prism.evidence.traces.stacks import describe_place
 from prism.evidence.traces.watchdog import Behind
 from prism.records.verdict import Verdict
@@ -32,6 +33,7 @@ _APART = {
     "ended": "hang: a process has ended",
     "apart": "hang: a rank is not where the others wait",
 }
+_MOST_ENDED = 4  # ranks that ended first; more of them are a symptom
 _LEAST = 0.05  # probability of a division of ranks that is worth a line
 _ADVICE = {
     "absent": "look at its stack (py-spy dump) and its host's kernel log; if it hangs again, restart without it",
@@ -159,30 +161,29 @@ def read_gpu_errors(errors: Sequence[GpuError]) -> list[Clue]:
 def read_log_ends(logs: Sequence[RankLog], alive: Collection[int] = ()) -> list[Clue]:
     """Who died without a word, or failed first, while the others lost a peer."""
     by_rank = {log.rank: log for log in logs}
-    for ranks, told in ((find_first_failed(logs), "failed by itself"), (find_silent(logs, alive), "wrote no error")):
-        if ranks and len(ranks) <= 4:
-            names = ", ".join(str(r) for r in ranks)
-            lost = sum(log.lost_peer for log in logs)
-            error = by_rank[ranks[0]].error
-            return [
-                Clue(
-                    source="rank_logs",
-                    what="a rank failed and the others lost it"
-                    if error
-                    else "a rank was killed and the others lost it",
-                    text=f"rank {names} {told} while {lost} others lost the connection to a peer"
-                    + (f": {error[:200]}" if error else ""),
-                    suspects=tuple(Suspect(type="rank", id=str(r)) for r in ranks),
-                    since_ns=None,
-                    confidence=round((0.5 if by_rank[ranks[0]].is_mismatch else 0.95) / len(ranks), 2),
-                    shows="stop",
-                    causes=("stop",),
-                    advice="look for who killed it: kernel log (out of memory), scheduler, its host"
-                    if not error
-                    else "",
-                )
-            ]
-    return []
+    failed, silent = find_first_failed(logs), find_silent(logs, alive)
+    ranks = failed or silent
+    if not ranks or len(ranks) > _MOST_ENDED:
+        return []
+    error = by_rank[ranks[0]].error if failed else ""
+    by_size = bool(failed) and by_rank[ranks[0]].is_mismatch
+    situation: Situation = "silent" if not failed else "failed_by_size" if by_size else "failed_first"
+    lost = sum(log.lost_peer for log in logs)
+    how = f"failed by itself while {lost} others lost the connection to a peer: {error[:200]}"
+    quiet = f"wrote no error while {lost} others lost the connection to a peer"
+    return [
+        Clue(
+            source="rank_logs",
+            what="a rank failed and the others lost it" if failed else "a rank was killed and the others lost it",
+            text=f"rank {', '.join(str(r) for r in ranks)} {how if failed else quiet}",
+            suspects=tuple(Suspect(type="rank", id=str(r)) for r in ranks),
+            since_ns=None,
+            confidence=round(be_sure(situation) / len(ranks), 2),
+            shows="stop",
+            causes=("stop",),
+            advice="" if failed else "look for who killed it: kernel log (out of memory), scheduler, its host",
+        )
+    ]
 
 
 def read_consensus(found: Consensus) -> list[Clue]:

@@ -12,7 +12,8 @@ from dataclasses import dataclass, replace
 
 from prism.evidence.traces.aligned_dumps import find_clock_offsets, move_clock, reopen
 from prism.evidence.traces.flight_recorder import Call, Dump
-from prism.evidence.traces.unlisted import Told, find_root, list_alive
+from prism.evidence.traces.reliability import Situation, be_sure
+from prism.evidence.traces.unlisted import Root, Told, find_root, list_alive
 from prism.evidence.traces.waits import Waits, find_ring, find_waits
 
 _LATEST = 1  # calls of a group that ranks of a job that ended together may be apart
@@ -31,6 +32,7 @@ class Hang:
     missing: tuple[int, ...] = ()  # ranks without a dump
     alternatives: tuple[int, ...] = ()
     line: str = ""  # of the program, where the root was last seen
+    situation: Situation = "none"
     notes: tuple[str, ...] = ()
     alive: frozenset[int] = frozenset()  # ranks whose processes lived when the others hung
 
@@ -81,7 +83,8 @@ def _find_hang(dumps: Sequence[Dump], world_size: int | None, told: Told) -> Han
                 what=root.what,
                 ranks=root.ranks,
                 since_ns=root.since_ns,
-                confidence=root.confidence,
+                situation=root.situation,
+                confidence=be_sure(root.situation) / _split(root),
                 text=root.text,
                 waiting=root.waiting,
                 missing=missing,
@@ -114,7 +117,8 @@ def _find_gone(dumps: Sequence[Dump], missing: tuple[int, ...]) -> Hang:
             what="missing_dump",
             ranks=missing,
             since_ns=max(c.created_ns for d in dumps for c in d.calls),
-            confidence=round(0.6 / len(missing), 2),
+            situation="no_dump_nothing_pending",
+            confidence=be_sure("no_dump_nothing_pending"),
             missing=missing,
             text=f"all others came equally far and left a dump; rank {_name(missing)} left none, so it may have ended "
             "first",
@@ -167,6 +171,7 @@ def _find_mismatch(
         odd = tuple(sorted(r for r, call in by_member.items() if call.signature != usual))
         if count == len(by_member) - count:  # a tie: either half may be wrong
             odd = tuple(sorted(by_member))
+        situation: Situation = "odd_call" if count > len(odd) else "odd_call_tied"
         first = by_member[odd[0]]
         since = min(call.created_ns for call in by_member.values())
         what = "another collective" if first.kind != usual[0] else "another size"
@@ -177,7 +182,8 @@ def _find_mismatch(
                     what="mismatch",
                     ranks=odd,
                     since_ns=since,
-                    confidence=0.95 if count > len(odd) else 0.6,
+                    situation=situation,
+                    confidence=be_sure(situation),
                     missing=missing,
                     line=first.line,
                     waiting=tuple(sorted(set(by_member) - set(odd))),
@@ -197,12 +203,14 @@ def _find_absent(by_rank: Mapping[int, Dump], waits: Waits, missing: tuple[int, 
         first = by_rank[roots[0]]
         last = max(first.calls, key=lambda c: c.created_ns, default=None)
         waiting = tuple(sorted(r for r, others in waits.edges.items() if others & set(roots)))
+        situation: Situation = "absent" if len(roots) < len(by_rank) / 2 else "most_absent"
         seen = f"its last call was {last.kind} of group {last.group}" if last else "it had no call under way"
         return Hang(
             what="absent",
             ranks=tuple(roots),
             since_ns=min(waits.since_ns[r] for r in roots),
-            confidence=0.95 if len(roots) < len(by_rank) / 2 else 0.6,
+            situation=situation,
+            confidence=be_sure(situation),
             waiting=waiting,
             missing=missing,
             line=last.line if last else "",
@@ -219,7 +227,8 @@ def _find_absent(by_rank: Mapping[int, Dump], waits: Waits, missing: tuple[int, 
         what="missing_dump",
         ranks=ranks,
         since_ns=min(waits.since_ns[r] for r in ranks),
-        confidence=round(0.9 / len(ranks), 2),
+        situation="no_dump",
+        confidence=round(be_sure("no_dump") / len(ranks), 2),
         waiting=tuple(sorted(waits.unseen)),
         missing=missing,
         alternatives=tuple(sorted(set(counted) - common)),
@@ -240,7 +249,8 @@ def _find_deadlock(by_rank: Mapping[int, Dump], waits: Waits, missing: tuple[int
                 what="deadlock",
                 ranks=tuple(sorted(ring)),
                 since_ns=max(c.created_ns for c in at),
-                confidence=0.9,
+                situation="deadlock",
+                confidence=be_sure("deadlock"),
                 waiting=tuple(sorted(waits.edges)),
                 missing=missing,
                 line=next((c.line for c in at if c.line), ""),
@@ -266,6 +276,11 @@ def _describe_stuck(waits: Waits, missing: tuple[int, ...]) -> Hang:
         text=f"all of group {group} entered {call.kind} {call.seq} and none left: a link or a GPU among them; "
         "NCCL RAS, kernel logs or flow records of that time can tell which",
     )
+
+
+def _split(root: Root) -> int:
+    """Several roots of one kind cannot be told apart, unless what they did was seen."""
+    return len(root.ranks) if root.situation in ("no_dump", "beyond_message", "absent", "most_absent") else 1
 
 
 def _name(ranks: Sequence[int]) -> str:

@@ -15,6 +15,7 @@ from itertools import pairwise
 from prism.evidence.traces.flight_recorder import Call, Dump
 from prism.evidence.traces.members import WORLD, find_neighbours, infer_members
 from prism.evidence.traces.patterns import find_first_break
+from prism.evidence.traces.reliability import Situation
 
 _FIRST_SHARE = 0.75  # of earlier steps in which a call must have come before another to be its cause
 _EARLIER_SHARE = 0.02  # of a step by which it must have come earlier; the two ends of a message differ by less
@@ -32,7 +33,7 @@ class Root:
     ranks: tuple[int, ...]
     waiting: tuple[int, ...]
     since_ns: int
-    confidence: float
+    situation: Situation
     text: str
     line: str = ""
 
@@ -83,7 +84,7 @@ def _read_break(calls: Mapping[int, Sequence[Call]], waiting: Mapping[int, Call]
         ranks=(found.rank,),
         waiting=tuple(sorted(set(waiting) - {found.rank})),
         since_ns=call.created_ns,
-        confidence=0.9 if found.alone else 0.7,
+        situation="pattern_broken" if found.alone else "patterns_broken",
         line=call.line,
         text=f"rank {found.rank} called {call.kind} {call.sizes} of group {call.group[:12]} where it has always called "
         f"{usual.kind} {usual.sizes} of group {usual.group[:12]} before",
@@ -107,7 +108,7 @@ def _find_early(calls: Mapping[int, Sequence[Call]], waiting: Mapping[int, Call]
         ranks=(rank,),
         waiting=others,
         since_ns=call.created_ns,
-        confidence=0.65,
+        situation="came_early",
         line=call.line,
         text=f"rank {rank} alone called {call.kind} {call.seq} of group {call.group[:12]}, {gaps[-1] / 1e6:.0f} ms "
         f"after its last call where it never took less than {min(gaps[:-1]) / 1e6:.0f}, so it left something out",
@@ -144,8 +145,7 @@ def _find_awaited(
     gone = [m.rank for m in roots if not m.seen]
     if gone:
         text = f"all who left a dump entered what they wait in; rank {_name(gone)} left none: it died or is held"
-        sure = round(0.85 / len(ranks), 2)
-        return Root(what="missing_dump", ranks=ranks, waiting=by, since_ns=since, confidence=sure, text=text)
+        return Root(what="missing_dump", ranks=ranks, waiting=by, since_ns=since, situation="no_dump", text=text)
     last = calls[ranks[0]][-1] if calls[ranks[0]] else None
     return Root(
         what="absent",
@@ -153,16 +153,11 @@ def _find_awaited(
         waiting=by,
         since_ns=since,
         # Where most have not come, they may all wait for the one that has, in messages that the dumps do not list.
-        confidence=_be_sure(len(ranks), alone=len(by) < len(calls) - len(by)),
+        situation="most_absent" if len(by) < len(calls) - len(by) else "absent",
         line=last.line if last else "",
         text=f"rank {_name(ranks)} did not enter what {len(by)} ranks wait in"
         + (f"; its last call was {last.kind} {last.seq} of group {last.group[:12]}" if last else ""),
     )
-
-
-def _be_sure(ranks: int, *, alone: bool) -> float:
-    sure = 0.9 if ranks == 1 else round(0.8 / ranks, 2)
-    return min(sure, 0.6) if alone else sure
 
 
 def _follow_messages(
@@ -181,7 +176,7 @@ def _follow_messages(
         ranks=tuple(ranks),
         waiting=tuple(held),
         since_ns=min(waiting[r].created_ns for r in past or waiting),
-        confidence=round(0.8 / len(ranks), 2),
+        situation="beyond_message",
         text=f"rank {_name(held)} waits in a message, and rank {_name(ranks)}, its neighbour in the pipeline, {did}",
         line=waiting[past[0]].line if past else "",
     )
