@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import get_args
 
@@ -25,11 +25,12 @@ from prism.evidence.traces.late_calls import find_late_rank
 from prism.evidence.traces.nccl_log import NcclCommunicator, map_hosts, read_nccl_logs
 from prism.evidence.traces.places import place_ranks
 from prism.evidence.traces.profiled_ranks import ProfiledJob, study_files
-from prism.evidence.traces.rank_logs import RankLog, find_ahead, read_rank_logs
+from prism.evidence.traces.rank_logs import RankLog, find_ahead, find_first_failed, read_rank_logs
 from prism.evidence.traces.ras import find_laggards, parse_ras
 from prism.evidence.traces.stacks import RankStack, read_stacks
 from prism.evidence.traces.watchdog import find_behind
 
+_ENDED = ("no_dump", "no_dump_nothing_pending")  # what a rank that ended by itself leaves
 _MOST_FILES = 100_000
 
 
@@ -133,7 +134,11 @@ def read_ranks(
         shown = ", ".join(str(r) for r in hang.missing[:10]) + (" ..." if len(hang.missing) > 10 else "")
         evidence.notes.append(f"{len(hang.missing)} ranks left no dump: {shown}")
     evidence.notes += hang.notes
-    evidence.clues.append(stop_clues.read_hang(hang))
+    clue = stop_clues.read_hang(hang)
+    if hang.situation in _ENDED and set(hang.ranks) <= set(find_first_failed(logs)):
+        # A rank that its own log says to have ended leaves no dump because of that: one fact, which the log tells.
+        clue = replace(clue, suspects=(), text=f"{clue.text} (its log says why)")
+    evidence.clues.append(clue)
     late = find_late_rank(dumps) if hang.what == "none" else None
     if late is not None:
         evidence.clues.append(slow_clues.read_late_rank(late))

@@ -173,7 +173,7 @@ def read_log_ends(logs: Sequence[RankLog], alive: Collection[int] = ()) -> list[
     quiet = f"wrote no error while {lost} others lost the connection to a peer"
     return [
         Clue(
-            source="rank_logs",
+            source="log",
             what="a rank failed and the others lost it" if failed else "a rank was killed and the others lost it",
             text=f"rank {', '.join(str(r) for r in ranks)} {how if failed else quiet}",
             suspects=tuple(Suspect(type="rank", id=str(r)) for r in ranks),
