@@ -1,6 +1,6 @@
-"""What a job over NCCL looks like to the collector when one rank goes wrong: python nccl.py OUT [FAULT...]. Needs a GPU.
+"""What a job over NCCL looks like to the collector when one rank goes wrong: python nccl.py OUT [FAULT...].
 
-Ranks share the GPU: each is given a host name of its own, so NCCL takes them for different hosts. Per fault OUT holds
+Needs a GPU. Ranks share the GPU: each is given a host name of its own, so NCCL takes them for different hosts. Per fault OUT holds
 the collector's document; `python -m proving.benchmarks.hangs.nccl --read OUT` names who the documents point at.
 """
 
@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import os
 import runpy
+import signal
 import subprocess
 import sys
 import time
@@ -37,14 +38,14 @@ def record(fault: str, out: Path) -> None:
     try:
         time.sleep(QUIET_S)
         begin = time.monotonic()
-        done = subprocess.run(
-            [sys.executable, str(COLLECTOR), str(job.pid)], capture_output=True, text=True, check=False
-        )
+        words = [sys.executable, str(COLLECTOR), str(job.pid)]
+        done = subprocess.run(words, capture_output=True, text=True, check=False)
         (out / f"{fault}.json").write_text(done.stdout)
         print(fault, len(done.stdout), f"{time.monotonic() - begin:.1f} s", done.stderr[-200:], flush=True)
+        for rank in json.loads(done.stdout)["ranks"]:
+            os.kill(rank["pid"], signal.SIGKILL)  # torchrun would wait for one that is stopped
     finally:
-        os.killpg(job.pid, 9)
-        subprocess.run(["pkill", "-9", "-f", f"{__file__} --rank"], check=False)
+        job.terminate()
         job.wait()
 
 
