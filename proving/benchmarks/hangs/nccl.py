@@ -1,7 +1,7 @@
 """What a job over NCCL looks like to the collector when one rank goes wrong: python nccl.py OUT [FAULT...].
 
-Needs a GPU. Ranks share the GPU: each is given a host name of its own, so NCCL takes them for different hosts. Per fault OUT holds
-the collector's document; `python -m proving.benchmarks.hangs.nccl --read OUT` names who the documents point at.
+Needs a GPU, which the ranks share: each is given a host name of its own, so NCCL takes them for different hosts. Per
+fault OUT holds the collector's document; `python -m proving.benchmarks.hangs.nccl --read OUT` names who they point at.
 """
 
 from __future__ import annotations
