@@ -12,7 +12,7 @@ OUT ?= out
 # Python compiles a file once and keeps it, here where tests start hundreds of processes, whatever the shell says.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help setup demo test test-slow test-gpu load-test mutants check format docs site release bench corpus drills soak slurm-drill cluster-drill kubernetes-drill lab clean
+.PHONY: help setup demo quick test test-slow test-gpu load-test mutants check format docs site release bench corpus drills soak slurm-drill cluster-drill kubernetes-drill lab clean
 
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -52,6 +52,9 @@ demo: $(DEMO_READY)  ## the tour, on an embedded example
 test: $(COMPILED)  ## the whole everyday test suite
 	@# One worker more than cores: many tests wait for other processes.
 	$(BIN)/python -m pytest -n $$(($$(nproc 2>/dev/null || echo 1) + 1)) --dist loadfile -m "not slow and not gpu"
+
+quick: $(COMPILED)  ## the pure tests, for the loop of every day
+	$(BIN)/python -m pytest -n $$(nproc 2>/dev/null || echo 1) --dist loadfile -m "not slow and not gpu" --quick
 
 test-slow: $(READY)  ## tests that take minutes
 	$(BIN)/python -m pytest -m "slow and not gpu"

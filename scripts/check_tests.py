@@ -1,9 +1,10 @@
-"""Fail on tests that cannot fail: no assertion, no expected error, and no call of something that has one."""
+"""Fail on tests that cannot fail (no assertion, no expected error, no call of something with one), or have one name."""
 
 from __future__ import annotations
 
 import ast
 import sys
+from collections import Counter
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
@@ -31,7 +32,11 @@ def main() -> int:
     ]
     for path, node in idle:
         print(f"{path.relative_to(ROOT)} line {node.lineno}: {node.name} asserts nothing")
-    return 1 if idle else 0
+    names = Counter(path.name for path in trees if path.name.startswith("test_"))
+    twice = [path for path in trees if names[path.name] > 1]
+    for path in twice:
+        print(f"{path.relative_to(ROOT)}: another test file has the same name, and pytest runs one of them")
+    return 1 if idle or twice else 0
 
 
 def _find_checking(functions: list[ast.FunctionDef | ast.AsyncFunctionDef]) -> set[str]:

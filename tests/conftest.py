@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from pathlib import Path
 
 import pytest
@@ -12,6 +13,7 @@ from hypothesis import HealthCheck, settings
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 settings.register_profile("prism", deadline=None, max_examples=60, suppress_health_check=[HealthCheck.too_slow])
+settings.register_profile("quick", settings.get_profile("prism"), max_examples=10)
 settings.load_profile("prism")
 
 ROOT = Path(__file__).parents[1]
@@ -38,6 +40,43 @@ LONG_FILES = (
     "observe/test_findings.py",
     "datacenter/characterize/test_generated_traces.py",
 )
+
+
+# `make quick` runs the pure tests: files that start no process and load no framework, server or browser. A file is
+# judged by its text before it is imported, so that nothing heavy is loaded to find out.
+_NOT_PURE = re.compile(
+    r"^\s*(?:import|from) (?:torch|subprocess|multiprocessing|ray|selenium|chdb|lm_eval|starlette|fastapi|httpx|pty"
+    r"|transformers|lightning|deepspeed|accelerate|confluent_kafka|moto|boto3|proving|prism\.emulate\.inside)\b"
+    r"|served_folder|browser|namespaces|Popen|os\.fork|CliRunner|engine_ray|run_walk|runnable_pages",
+    re.MULTILINE,
+)
+# Pure, but longer than ten seconds together on a quiet core.
+_LONG_THOUGH_PURE = (
+    "simulate/test_background.py", "simulate/test_contention.py", "simulate/test_networks.py",
+    "observe/test_accusations.py", "observe/test_diagnosis.py", "observe/test_findings.py", "observe/test_golden.py",
+    "observe/test_cause_borders.py", "observe/test_counting.py", "observe/test_coarse_records.py",
+    "observe/test_plain_jobs.py", "observe/test_paper_method.py", "observe/watch",
+    "datacenter/characterize/test_generated_traces.py", "datacenter/characterize/test_study_laws.py",
+    "evaluate/test_endpoint.py", "evaluate/test_engine_contract.py", "evaluate/test_harness_code.py",
+    "lab/scenarios/test_random_family.py", "evidence/fusion/test_supervised.py", "docs/",
+)  # fmt: skip
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--quick", action="store_true", help="pure tests alone, with fewer drawn examples")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    if config.getoption("--quick"):
+        settings.load_profile("quick")
+
+
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """Leave out what is not pure under --quick."""
+    if not config.getoption("--quick") or collection_path.suffix != ".py":
+        return None
+    name = str(collection_path.relative_to(ROOT / "tests"))
+    return name.startswith(_LONG_THOUGH_PURE) or bool(_NOT_PURE.search(collection_path.read_text())) or None
 
 
 @pytest.hookimpl(optionalhook=True)

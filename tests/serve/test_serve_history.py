@@ -9,15 +9,16 @@ from contextlib import ExitStack, closing
 from pathlib import Path
 from typing import Any
 
+import polars as pl
 import pytest
 from served_folder import EPOCH_S, make_run
 from starlette.testclient import TestClient
 
 from prism.recover.progress import STEPS_FILE, attempt_dir
+from prism.recover.supervise.goodput import read_goodput, total_hours
 from prism.serve.folder import Folder
 from prism.serve.history import Asked, HistoryConfig, HistoryIndex
 from prism.serve.history.database import forget_index
-from prism.serve.history.entries import measure_goodput
 from prism.serve.history.notes import Notes
 from prism.serve.history.queries import find_days, find_entries
 from prism.serve.library import Library, LookConfig
@@ -151,21 +152,14 @@ def test_a_run_of_days_has_a_row_for_each_day_with_its_restarts(tmp_path: Path, 
     assert find_entries(index, Asked(host="node-2", kind="run")).total == 1
 
 
-def test_goodput_counts_only_steps_that_no_restart_threw_away(tmp_path: Path) -> None:
-    from prism.recover.supervise.watch import parse_report
-    from prism.serve.sources.supervised import Report
-
-    def report(attempt: int, at_s: float, **fields: Any) -> Report:
-        event = parse_report(json.dumps({"time": at_s, **fields}).encode(), 0.0)
-        assert event is not None
-        return Report(attempt=attempt, time_s=at_s, event=event)
-
-    first = [report(1, i, kind="step", step=i, loss=1.0) for i in range(11)]  # steps 0 to 10 in ten seconds
-    second = [report(2, 20.0, kind="restored", step=5, source="storage")]
-    second += [report(2, 20.0 + i, kind="step", step=5 + i, loss=1.0) for i in range(1, 11)]
-    assert measure_goodput((*first, *second)) == pytest.approx((5 + 10) / 30)
-    assert measure_goodput(tuple(first)) == pytest.approx(1.0)
-    assert measure_goodput(()) is None
+def test_a_runs_goodput_is_what_the_command_says(tmp_path: Path, open_index: OpenIndex) -> None:
+    make_run(tmp_path / "run")
+    index = open_index(HistoryConfig())
+    bring_up(index, tmp_path)
+    (row,) = find_entries(index, Asked(kind="run")).rows
+    hours = total_hours(read_goodput([tmp_path / "run"]), "kind")
+    (share,) = hours.filter(pl.col("kind") == "training")["share"]
+    assert 0 < share < 1 and row.goodput == pytest.approx(share)
 
 
 def test_a_watch_that_overwrites_its_state_keeps_its_past(tmp_path: Path, open_index: OpenIndex) -> None:

@@ -9,7 +9,8 @@ from itertools import groupby, pairwise
 from typing import Literal
 
 from prism.records import Finding
-from prism.recover.supervise.events import Restored, StepDone
+from prism.recover.supervise.events import Paused, Restored, Resumed, Saved, StepDone
+from prism.recover.supervise.goodput import Attempt, Mark, Span, account, note_decision, share_of_training
 from prism.serve.snapshot import Source
 from prism.serve.sources.characterized import Characterized
 from prism.serve.sources.diagnosed import Diagnosed, DiagnosedJob
@@ -48,7 +49,7 @@ class Entry:
     gpus: int | None = None
     lost_gpu_s: float | None = None
     restarts: int | None = None
-    goodput: float | None = None  # share of the time that went into steps that were kept
+    goodput: float | None = None  # share of the time that was training and was kept, as `prism goodput` says
     num_findings: int | None = None
     hosts: tuple[str, ...] = ()
     endpoints: tuple[str, ...] = ()
@@ -148,6 +149,7 @@ def _of_run(run: Supervised) -> Iterator[Entry]:
     key, hosts = f"{run.place}~run", _hosts_of_run(run)
     steps = [r for r in run.reports if isinstance(r.event, StepDone)]
     times = [r.time_s for r in run.reports] + [d.time_s for d in run.decisions]
+    spans = list_spans(run)
     whole = Entry(
         kind="run",
         key=key,
@@ -159,12 +161,12 @@ def _of_run(run: Supervised) -> Iterator[Entry]:
         step_s=_median_step(steps),
         num_steps=max(0, run.best_step),
         restarts=max(0, run.attempt - 1),
-        goodput=measure_goodput(run.reports),
+        goodput=share_of_training(spans),
         hosts=hosts,
     )
     yield whole
     if whole.until_ns // DAY_NS > whole.at_ns // DAY_NS:
-        yield from _days_of_run(whole, run, steps)
+        yield from _days_of_run(whole, run, spans)
     for number, decision in enumerate(run.decisions, start=1):
         verdict = decision.verdict
         if verdict is not None:
@@ -185,7 +187,7 @@ def _hosts_of_run(run: Supervised) -> tuple[str, ...]:
     return tuple(dict.fromkeys((*run.hosts, *(record.host for record in run.host_records), *failed)))[:_MOST_HOSTS]
 
 
-def _days_of_run(whole: Entry, run: Supervised, steps: list[Report]) -> Iterator[Entry]:
+def _days_of_run(whole: Entry, run: Supervised, spans: list[Span]) -> Iterator[Entry]:
     """A long run as one row per day, with the step time, restarts and goodput of that day."""
     launched = [d.time_s for d in run.decisions for action in d.actions if action.get("action") == "Launch"]
     later = {_day(moment) for moment in launched[1:]}
@@ -203,7 +205,7 @@ def _days_of_run(whole: Entry, run: Supervised, steps: list[Report]) -> Iterator
             step_s=_median_step(of_day),
             num_steps=len(of_day),
             restarts=restarts,
-            goodput=measure_goodput(tuple(own)),
+            goodput=share_of_training(spans, day * 86_400.0, (day + 1) * 86_400.0),
         )
 
 
@@ -216,20 +218,35 @@ def _median_step(steps: list[Report]) -> float | None:
     return statistics.median(gaps) if gaps else None
 
 
-def measure_goodput(reports: tuple[Report, ...]) -> float | None:
-    """Share of the time from the first to the last report that went into steps that no restart threw away."""
-    if len(reports) < 2 or reports[-1].time_s <= reports[0].time_s:
-        return None
-    kept_s, resumed = 0.0, None
-    for later, earlier in pairwise(reversed(reports)):
-        if later.attempt != earlier.attempt:
-            # Steps of the earlier attempt after the one that the later attempt began from were repeated.
-            first = later.event.step if isinstance(later.event, (Restored, StepDone)) else None
-            begins = first - 1 if isinstance(later.event, StepDone) and first is not None else first
-            resumed = begins if resumed is None else min(resumed, begins if begins is not None else resumed)
-        elif isinstance(later.event, StepDone) and (resumed is None or later.event.step <= resumed):
-            kept_s += max(0.0, later.time_s - earlier.time_s)
-    return min(1.0, kept_s / (reports[-1].time_s - reports[0].time_s))
+def list_spans(run: Supervised) -> list[Span]:
+    """Where the time of a run went, as `prism goodput` says it."""
+    attempts: list[Attempt] = []
+    for decision in run.decisions:
+        verdict = decision.verdict
+        reason = "" if verdict is None else verdict.cause.name if verdict.cause else verdict.reason
+        note_decision(attempts, decision.time_s, decision.event, reason, decision.actions)
+    by_number = {attempt.number: attempt for attempt in attempts}
+    for report in run.reports:
+        mark = _mark_of(report)
+        if mark is not None and report.attempt in by_number:
+            by_number[report.attempt].marks.append(mark)
+    times = [moment.time_s for moments in (run.decisions, run.reports) for moment in moments]
+    return list(account(attempts, max(times, default=0.0)))
+
+
+def _mark_of(report: Report) -> Mark | None:
+    match report.event:
+        case StepDone(step=step):
+            return Mark("step", report.time_s, step)
+        case Restored(step=step):
+            return Mark("restored", report.time_s, step)
+        case Saved(step=step):
+            return Mark("saved", report.time_s, step)
+        case Paused(what=what):
+            return Mark("paused", report.time_s, what=what)
+        case Resumed():
+            return Mark("resumed", report.time_s)
+    return None
 
 
 def _of_verdicts(source: VerdictFile) -> Iterator[Entry]:
