@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from prism.collect import collector as collecting
 from prism.collect.collector import Collector
 from prism.collect.export_session import MAX_TEMPLATE_FIELDS, MAX_WAITING_BYTES
+from prism.collect.record_sets import NO_BYTES, NO_START
 from prism.records import FLOWS
 
 SENDER = ("192.0.2.1", 4739)
@@ -188,8 +189,9 @@ def test_times_since_the_exporter_started_use_the_start_it_announces():
     collector, flows = collect(
         ipfix(template_set({256: fields}), a_set(256, record)), ipfix(options, told, a_set(256, record), sequence=1)
     )
-    assert [f["start_ns"] for f in flows] == [(START_MS + 5000) * 10**6]
-    assert collector.counts.dropped["records of unknown time"] == 1
+    assert [f["start_ns"] for f in flows][1:] == [(START_MS + 5000) * 10**6]
+    assert collector.counts.events[NO_START] == 1, "the first came before the start was told"
+    assert flows[0]["end_ns"] - flows[0]["start_ns"] == 10**9
 
 
 def test_durations_and_a_single_moment_are_enough():
@@ -326,3 +328,63 @@ def test_a_damaged_message_never_crashes_and_its_neighbours_are_read(drawn):
     collector.feed(good, SENDER, 0)
     flows = collector.flush()
     assert flows.filter(exporter="192.0.2.1")["bytes"].to_list() == [1, 2, 3]
+
+
+def test_zeros_behind_the_last_set_are_padding_and_what_overruns_costs_only_itself():
+    whole = ipfix(template_set({256: BASIC}), data(4) + bytes(64))
+    collector, flows = collect(whole)
+    assert len(flows) == 1 and not collector.counts.malformed
+    collector, flows = collect(ipfix(template_set({256: BASIC}), data(4) + b"\1\0\xff\xff"))
+    assert len(flows) == 1 and collector.counts.malformed["set length overruns its message"] == 1
+
+
+def test_an_exporter_that_changes_its_port_needs_no_new_templates():
+    collector = Collector()
+    collector.feed(ipfix(data(4)), ("10.1.1.1", 1000), 0)
+    collector.feed(ipfix(template_set({256: BASIC})), ("10.1.1.1", 1001), 0)
+    collector.feed(ipfix(data(4)), ("10.1.1.1", 1002), 0)
+    assert collector.flush().height == 2, "of the port that waited and of a new one"
+    collector.feed(ipfix(data(4), domain=8), ("10.1.1.1", 1003), 0)
+    collector.feed(ipfix(data(4)), ("10.1.1.2", 1000), 0)
+    assert collector.flush().height == 0
+    collector.give_up_waiting()
+    assert collector.counts.dropped["data sets whose template never came"] == 2
+
+
+def test_a_port_that_announces_templates_of_its_own_is_an_exporter_of_its_own():
+    collector = Collector()
+    collector.feed(ipfix(template_set({256: BASIC})), ("10.1.1.1", 1000), 0)
+    collector.feed(ipfix(template_set({300: BASIC}), data(4)), ("10.1.1.1", 1001), 0)
+    assert collector.flush().height == 0 and collector.counts.waiting == 1
+
+
+def test_records_without_byte_counts_are_flows_of_no_bytes_and_told():
+    record = packed("10.0.0.1") + packed("10.0.0.2") + struct.pack("!Q", START_MS)
+    collector, flows = collect(ipfix(template_set({256: ((8, 4), (12, 4), (152, 8))}), a_set(256, record)))
+    assert [f["bytes"] for f in flows] == [0] and collector.counts.events[NO_BYTES] == 1
+
+
+def test_what_a_firewall_counts_for_both_ends_is_two_flows():
+    fields = ((8, 4), (12, 4), (231, 4), (232, 4), (152, 8))
+    record = packed("10.0.0.1") + packed("10.0.0.2") + struct.pack("!IIQ", 700, 90, START_MS)
+    _, flows = collect(ipfix(template_set({256: fields}), a_set(256, record)))
+    assert sorted((f["src"], f["bytes"]) for f in flows) == [("10.0.0.1", 700), ("10.0.0.2", 90)]
+
+
+def test_records_of_a_layer_two_network_are_addressed_by_mac():
+    record = bytes.fromhex("c05600010000") + bytes.fromhex("000c29708609") + struct.pack("!IQ", 60, START_MS)
+    _, flows = collect(ipfix(template_set({256: ((56, 6), (80, 6), (1, 4), (152, 8))}), a_set(256, record)))
+    assert [(f["src"], f["dst"], f["bytes"]) for f in flows] == [("c0:56:00:01:00:00", "00:0c:29:70:86:09", 60)]
+
+
+@pytest.mark.parametrize("size", [0xFFFF, 60])
+def test_a_sampled_frame_is_read_as_one_of_sflow_is(size):
+    ip = bytes.fromhex("4500002e00000000401100000a0000010a000002")
+    frame = bytes(12) + b"\x08\0" + ip + struct.pack("!HHHH", 5000, 4000, 26, 0) + bytes(18)
+    body = (bytes([len(frame)]) + frame if size == 0xFFFF else frame) + struct.pack("!Q", START_MS)
+    fields = ((315, size), (323, 8))
+    _, flows = collect(ipfix(template_set({256: fields}), a_set(256, body * 2)))
+    assert [(f["src"], f["dst"], f["src_port"], f["dst_port"]) for f in flows] == [
+        ("10.0.0.1", "10.0.0.2", 5000, 4000)
+    ] * 2
+    assert flows[0]["bytes"] == 18 and flows[0]["start_ns"] == START_MS * 10**6

@@ -23,6 +23,13 @@ def write_addresses(high: Words, low: Words) -> pl.Series:
     return halves.join(named, on=["high", "low"], how="left", maintain_order="left")["text"]
 
 
+def write_macs(address: Words) -> pl.Series:
+    """MAC addresses as text, for records that have no others."""
+    distinct, place = np.unique(address, return_inverse=True)
+    text = [":".join(f"{int(one):012x}"[i : i + 2] for i in range(0, 12, 2)) for one in distinct]
+    return pl.Series(text, dtype=pl.String).gather(place)
+
+
 def map_ipv4(address: NDArray[np.uint64]) -> Words:
     """The low halves of IPv4 addresses."""
     return address | MAPPED

@@ -11,7 +11,7 @@ import polars as pl
 
 from prism.collect import ipfix, netflow
 from prism.collect.counts import SourceCounts
-from prism.collect.export_session import ExportSession
+from prism.collect.export_session import Announced, ExportSession
 from prism.collect.record_sets import EXPORTED, DataSet, decode_sets
 from prism.collect.sflow import COUNTERS, SflowReader, is_sflow
 
@@ -36,6 +36,7 @@ class Collector:
 
     counts: SourceCounts = field(default_factory=SourceCounts)
     _sessions: dict[tuple[Sender, int, int], ExportSession] = field(default_factory=dict)
+    _announced: dict[tuple[str, int, int], Announced] = field(default_factory=dict)  # by address, version, domain
     _pending: dict[int, list[DataSet]] = field(default_factory=dict)  # by the identity of their template
     _pending_bytes: int = 0
     _samples: list[tuple[bytes, int]] = field(default_factory=list)  # sFlow datagrams and when they arrived
@@ -76,12 +77,17 @@ class Collector:
     def flush(self) -> pl.DataFrame:
         """FLOWS of every data set taken since the last call."""
         pending, self._pending, self._pending_bytes = self._pending, {}, 0
-        frames = [decode_sets(sets, self.counts.dropped) for sets in pending.values()]
+        frames = [decode_sets(sets, self.counts.dropped, self.counts.events) for sets in pending.values()]
         if self._samples:
             frames.append(self._read_sflow())
         flows = pl.concat(frames, how="diagonal") if frames else pl.DataFrame(schema=EXPORTED)
         self.counts.flows += flows.height
         return flows
+
+    def give_up_waiting(self) -> None:
+        """Count the data sets that still wait for their template: the source is at its end."""
+        for session in self._sessions.values():
+            session.give_up_waiting()
 
     def save(self) -> list[dict[str, Any]]:
         """What exporters have announced, as a document; without it data waits for minutes after a restart."""
@@ -95,9 +101,10 @@ class Collector:
         for entry in saved[:MAX_SESSIONS]:
             try:
                 sender: Sender = (str(entry["sender"][0]), int(entry["sender"][1]))
-                session = ExportSession(exporter=sender[0], counts=self.counts)
+                version, domain = int(entry["version"]), int(entry["domain"])
+                session = self._make_session(sender, version, domain)
                 session.restore(entry)
-                self._sessions[sender, int(entry["version"]), int(entry["domain"])] = session
+                self._sessions[sender, version, domain] = session
             except (KeyError, TypeError, ValueError, IndexError, AttributeError):
                 self.counts.events["saved exporters that could not be read"] += 1
 
@@ -134,9 +141,14 @@ class Collector:
             if len(self._sessions) >= MAX_SESSIONS and not self._forget_idle(now_ns):
                 self.counts.dropped["messages of exporters beyond the limit"] += 1
                 return None
-            session = self._sessions[key] = ExportSession(exporter=sender[0], counts=self.counts)
+            session = self._sessions[key] = self._make_session(sender, version, domain)
         session.last_seen_ns = now_ns
         return session
+
+    def _make_session(self, sender: Sender, version: int, domain: int) -> ExportSession:
+        """A stream; it knows what the sender announced from other ports, as some change theirs with every message."""
+        shared = self._announced.setdefault((sender[0], version, domain), Announced())
+        return ExportSession(exporter=sender[0], counts=self.counts, shared=shared)
 
     def _forget_idle(self, now_ns: int) -> bool:
         """Make room; streams in use stay, so that a flood of made-up senders cannot push them out."""
@@ -148,5 +160,8 @@ class Collector:
             self._look_for_idle_at_ns = now_ns + min(_IDLE_NS - idle, 10**9)
             return False
         del self._sessions[key]
+        (address, _), version, domain = key
+        if not any((k[0][0], *k[1:]) == (address, version, domain) for k in self._sessions):
+            del self._announced[address, version, domain]
         self.counts.events["exporters forgotten"] += 1
         return True

@@ -9,6 +9,8 @@ Role = Literal[
     "start_s", "end_s", "start_ms", "end_ms", "start_us", "end_us", "start_ntp", "end_ntp", "start_ntp_us",
     "end_ntp_us", "start_uptime", "end_uptime", "duration_ms", "duration_us", "boot_ms", "exporter4", "interval",
     "packet_interval", "packet_space", "sample_size", "sample_population", "probability", "selector",
+    "src_mac", "dst_mac", "station_mac", "access_point_mac", "from_access_point", "frame", "ip_packet",
+    "initiator_bytes", "responder_bytes", "initiator_packets", "responder_packets",
 ]  # fmt: skip
 
 REVERSE_ENTERPRISE = 29305
@@ -28,6 +30,11 @@ ROLES: dict[int, Role] = {
     27: "src6",
     28: "dst6",
     34: "interval",
+    56: "src_mac",
+    57: "dst_mac",  # postDestinationMacAddress
+    61: "from_access_point",  # flowDirection
+    80: "dst_mac",
+    81: "src_mac",
     48: "selector",  # samplerId
     50: "interval",  # samplerRandomInterval
     85: "bytes",  # octetTotalCount
@@ -50,17 +57,25 @@ ROLES: dict[int, Role] = {
     181: "dst_port",
     182: "src_port",
     183: "dst_port",
+    231: "initiator_bytes",  # of firewalls
+    232: "responder_bytes",
+    298: "initiator_packets",
+    299: "responder_packets",
     302: "selector",  # selectorId
     305: "packet_interval",
     306: "packet_space",
     309: "sample_size",
     310: "sample_population",
     311: "probability",
+    313: "ip_packet",  # ipHeaderPacketSection
+    315: "frame",  # dataLinkFrameSection
     322: "start_s",  # observationTime: one moment
     323: "start_ms",
     324: "start_ntp_us",
     325: "start_ntp",
     352: "bytes",  # layer2OctetDeltaCount
+    365: "station_mac",
+    367: "access_point_mac",
 }
 
 REVERSE_ROLES: dict[int, Role] = {

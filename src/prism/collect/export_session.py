@@ -26,12 +26,23 @@ class MessageTime:
     uptime_ms: int = -1  # IPFIX has none
 
 
-@dataclass(slots=True, kw_only=True)
+@dataclass(slots=True)
+class Announced:
+    """What all ports of one sender and observation domain announced, and who of them waits for it."""
+
+    templates: dict[int, Template] = field(default_factory=dict)
+    sampling: Sampling = field(default_factory=Sampling)
+    boot_ns: int = -1
+    waiting: list[ExportSession] = field(default_factory=list)
+
+
+@dataclass(slots=True, kw_only=True, eq=False)
 class ExportSession:
     """Templates, sampling, clock and sequence of one exporter's stream; data sets in, decodable ones out."""
 
     exporter: str
     counts: SourceCounts
+    shared: Announced = field(default_factory=Announced)
     sampling: Sampling = field(default_factory=Sampling)
     last_seen_ns: int = 0
     _templates: dict[int, Template] = field(default_factory=dict)
@@ -59,11 +70,19 @@ class ExportSession:
             elif known is not None:
                 self.counts.events["templates changed"] += 1
             self._templates[template.id] = template
-        return self._release_waiting({t.id for t in made}) if made else []
+            self.shared.templates[template.id] = template
+        if len(self.shared.templates) > MAX_TEMPLATE_FIELDS:
+            self.shared.templates = dict(self._templates)
+        if not made:
+            return []
+        ready = self._release_waiting({t.id for t in made})
+        for other in [s for s in self.shared.waiting if s is not self]:
+            ready += other._release_waiting({t.id for t in made})
+        return ready
 
     def take_data(self, set_id: int, body: bytes, time: MessageTime) -> tuple[DataSet | None, int | None]:
         """A data set ready to decode (None: it waits, or told of the exporter) and its records (None: unknown)."""
-        template = self._templates.get(set_id)
+        template = self._find_template(set_id)
         if template is None:
             self._hold(set_id, body, time)
             return None, None
@@ -75,6 +94,17 @@ class ExportSession:
             self._learn_options(found)
             return None, found.num_records
         return found, found.num_records
+
+    def give_up_waiting(self) -> None:
+        """Count the data sets whose template did not come before the end."""
+        if self._waiting:
+            self.counts.dropped["data sets whose template never came"] += len(self._waiting)
+        self._waiting, self._waiting_bytes = deque(), 0
+
+    def _find_template(self, set_id: int) -> Template | None:
+        """A port that announces templates is an exporter of its own; one that announces none uses its sender's."""
+        known = self._templates.get(set_id)
+        return known if known is not None or self._templates else self.shared.templates.get(set_id)
 
     def follow_sequence(self, sequence: int, units: int | None) -> None:
         """Compare a message's sequence number with the one due; `units` is what it adds (None: unknown)."""
@@ -108,10 +138,10 @@ class ExportSession:
             num_records=len(body) // (template.record_bytes or 1) if records is None else len(records),
             records=records,
             exporter=self.exporter,
-            sampling=self.sampling,
+            sampling=self.sampling if self.sampling.is_known else self.shared.sampling,
             export_ns=time.export_ns,
             uptime_ms=time.uptime_ms,
-            boot_ns=self._boot_ns,
+            boot_ns=self._boot_ns if self._boot_ns >= 0 else self.shared.boot_ns,
         )
 
     def save(self) -> dict[str, Any]:
@@ -140,22 +170,28 @@ class ExportSession:
     def _learn_options(self, found: DataSet) -> None:
         columns = read_columns(found.template, [found])
         self.sampling.learn(columns)
+        self.shared.sampling.learn(columns)
         boot = columns.get("boot_ms")
         if boot is not None and 0 < int(boot[-1]) < 2**42:
-            self._boot_ns = int(boot[-1]) * 1_000_000
+            self._boot_ns = self.shared.boot_ns = int(boot[-1]) * 1_000_000
 
     def _withdraw(self, template_id: int) -> None:
         self.counts.events["templates withdrawn"] += 1
         if template_id in (2, 3):  # all templates, or all options templates (RFC 7011, section 8.1)
             options = template_id == 3
-            self._templates = {i: t for i, t in self._templates.items() if t.is_options != options}
+            gone = {i for i, t in self._templates.items() if t.is_options == options}
         else:
-            self._templates.pop(template_id, None)
+            gone = {template_id}
+        for known in (self._templates, self.shared.templates):
+            for one in gone:
+                known.pop(one, None)
         self._num_fields = sum(len(t.fields) for t in self._templates.values())
 
     def _hold(self, set_id: int, body: bytes, time: MessageTime) -> None:
         self.counts.waiting += 1
         self._waiting.append((set_id, body, time))
+        if self not in self.shared.waiting:
+            self.shared.waiting.append(self)
         self._waiting_bytes += len(body)
         while self._waiting_bytes > MAX_WAITING_BYTES:
             self._waiting_bytes -= len(self._waiting.popleft()[1])
@@ -165,11 +201,13 @@ class ExportSession:
         held, self._waiting, self._waiting_bytes = self._waiting, deque(), 0
         ready: list[DataSet] = []
         for set_id, body, time in held:
-            if set_id not in known:
+            if set_id not in known or self._find_template(set_id) is None:
                 self._waiting.append((set_id, body, time))
                 self._waiting_bytes += len(body)
                 continue
             found, _ = self.take_data(set_id, body, time)
             if found is not None:
                 ready.append(found)
+        if not self._waiting:
+            self.shared.waiting = [s for s in self.shared.waiting if s is not self]
         return ready

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 from prism.collect.export_session import ExportSession, MessageTime
 from prism.collect.record_sets import DataSet
@@ -48,13 +48,16 @@ def read_ipfix(message: bytes, open_session: Callable[[int], ExportSession | Non
     return ready
 
 
-def iterate_sets(message: bytes, at: int) -> list[tuple[int, bytes]]:
-    """Id and body of every set from `at` on; raises ValueError where one overruns the message."""
-    sets: list[tuple[int, bytes]] = []
+def iterate_sets(message: bytes, at: int) -> Iterator[tuple[int, bytes]]:
+    """Id and body of every set from `at` on; raises ValueError where one overruns the message.
+
+    Zeros behind the last set are padding: some exporters send datagrams of a fixed size.
+    """
     while at + 4 <= len(message):
         set_id, length = struct.unpack_from("!HH", message, at)
+        if length == 0 and not any(message[at:]):
+            return
         if length < 4 or at + length > len(message):
             raise ValueError("set length overruns its message")
-        sets.append((set_id, message[at + 4 : at + length]))
+        yield set_id, message[at + 4 : at + length]
         at += length
-    return sets

@@ -13,6 +13,7 @@ from prism.collect.captured_exports import holds_exports, read_exports
 from prism.collect.collector import Collector
 from prism.collect.counts import SourceCounts
 from prism.collect.pcap import Capture
+from prism.collect.record_sets import READ_IN_PART
 from prism.collect.sflow import COUNTERS
 from prism.collect.tables.samples import put_together
 from prism.collect.torn_bursts import join_torn
@@ -52,7 +53,17 @@ def read_packets(path: str | Path, config: BurstConfig | None = None) -> Packets
 def _read_exports(capture: Capture) -> PacketsRead:
     collector = Collector()
     flows, notes = put_together(read_exports(capture, collector))
-    said = (f"{capture.path}: a capture of export datagrams; what they report was read", *notes, *capture.notes)
+    collector.give_up_waiting()
+    said = (
+        f"{capture.path}: a capture of export datagrams; what they report was read",
+        *(
+            f"{capture.path}: {count:,} {what}"
+            for what, count in collector.counts.events.items()
+            if what in READ_IN_PART
+        ),
+        *notes,
+        *capture.notes,
+    )
     return PacketsRead(flows=flows, counts=collector.counts, notes=said, counters=collector.take_counters())
 
 

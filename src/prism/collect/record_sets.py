@@ -10,9 +10,11 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
-from prism.collect.address_text import map_ipv4, write_addresses
+from prism.collect.address_text import map_ipv4, write_addresses, write_macs
 from prism.collect.elements import Role
+from prism.collect.packets import ETHERNET, INDEX, PACKET, RAW, dissect
 from prism.collect.record_times import NO_TIME, ExportClock, Times, read_times
+from prism.collect.sampled_packets import to_flows
 from prism.collect.sampling import Sampling, rates_in
 from prism.collect.templates import Template
 
@@ -33,6 +35,14 @@ EXPORTED = pl.Schema(
     }
 )
 _MOST_BYTES = float(2**60)
+# What a firewall counts for both ends of a connection, where a record has no plain counts.
+_TWO_WAY: dict[Role, Role] = {
+    "bytes": "initiator_bytes", "packets": "initiator_packets",
+    "reverse_bytes": "responder_bytes", "reverse_packets": "responder_packets",
+}  # fmt: skip
+NO_BYTES = "records without byte counts, written with 0 bytes"
+NO_START = "records timed by when they arrived: the exporter did not tell when it started"
+READ_IN_PART = (NO_BYTES, NO_START)
 _WIDE: tuple[Role, ...] = ("src6", "dst6")
 
 
@@ -51,21 +61,29 @@ class DataSet:
     boot_ns: int  # -1: unknown
 
 
-def decode_sets(sets: list[DataSet], dropped: Counter[str]) -> pl.DataFrame:
-    """FLOWS of data sets that share one template; records that cannot be flows are counted in `dropped`."""
+def decode_sets(sets: list[DataSet], dropped: Counter[str], events: Counter[str]) -> pl.DataFrame:
+    """FLOWS of data sets that share one template; records that cannot be flows are counted in `dropped`.
+
+    What was read with less than the exporter should have sent is counted in `events`.
+    """
     template = sets[0].template
     columns = read_columns(template, sets)
     counts = np.array([s.num_records for s in sets])
-    halves = _addresses(columns)
-    if halves is None or "bytes" not in columns:
-        missing = "addresses" if halves is None else "byte counts"
-        dropped[f"records without {missing}"] += int(counts.sum())
+    ends = _write_ends(columns)
+    if ends is None and template.section is not None:
+        return _read_sampled(template, sets, columns, counts)
+    if ends is None:
+        dropped["records without addresses"] += int(counts.sum())
         return pl.DataFrame(schema=EXPORTED)
-    clock = ExportClock(
-        export_ns=np.repeat(np.array([s.export_ns for s in sets], np.int64), counts),
-        uptime_ms=np.repeat(np.array([s.uptime_ms for s in sets], np.int64), counts),
-        boot_ns=np.repeat(np.array([s.boot_ns for s in sets], np.int64), counts),
-    )
+    if "bytes" not in columns:
+        columns |= {role: columns[said] for role, said in _TWO_WAY.items() if said in columns}
+    if "bytes" not in columns:
+        events[NO_BYTES] += int(counts.sum())
+        columns["bytes"] = np.zeros(int(counts.sum()), np.uint64)
+    clock = _clock_of(sets, counts)
+    num_unknown = clock.count_unknown(columns)
+    if num_unknown:
+        events[NO_START] += num_unknown
     start, end = read_times(columns, clock)
     rate = _rates(columns, sets, counts)
     size = columns["bytes"].astype(np.float64)
@@ -73,7 +91,7 @@ def decode_sets(sets: list[DataSet], dropped: Counter[str]) -> pl.DataFrame:
     if not sane.all():
         dropped["records of unknown time"] += int((start < 0).sum())
         dropped["records of absurd size"] += int(((start >= 0) & ~sane).sum())
-    frame = _to_frame(columns, halves, start, end, rate, _exporters(columns, sets, counts))
+    frame = _to_frame(columns, ends, start, end, rate, _exporters(columns, sets, counts))
     frame = frame.filter(pl.Series(sane))
     return _with_reverse(frame, columns, sane)
 
@@ -88,14 +106,62 @@ def read_columns(template: Template, sets: list[DataSet]) -> dict[Role, Words]:
             role: _to_words(table[:, starts[i] : starts[i] + template.fields[i].length], wide=role in _WIDE)
             for role, i in template.positions.items()
         }
-    data = np.frombuffer(b"".join(s.payload for s in sets), np.uint8)
-    bases = np.cumsum([0] + [len(s.payload) for s in sets[:-1]])
-    records = np.concatenate([s.records + base for s, base in zip(sets, bases, strict=True) if s.records is not None])
-    offsets = template.field_offsets(data, records)
+    data, places = _place_fields(template, sets)
     return {
-        role: _to_words(data[offsets[:, i, None] + np.arange(template.fields[i].length)], wide=role in _WIDE)
+        role: _to_words(data[places[:, i, :1] + np.arange(template.fields[i].length)], wide=role in _WIDE)
         for role, i in template.positions.items()
     }
+
+
+def _place_fields(template: Template, sets: list[DataSet]) -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
+    """The bytes of the sets, and offset and length of every field of every record in them."""
+    data = np.frombuffer(b"".join(s.payload for s in sets), np.uint8)
+    bases = np.cumsum([0] + [len(s.payload) for s in sets[:-1]])
+    size = template.record_bytes or 0
+    records = [np.arange(s.num_records) * size if s.records is None else s.records for s in sets]
+    return data, template.field_offsets(data, np.concatenate([r + b for r, b in zip(records, bases, strict=True)]))
+
+
+def _read_sampled(
+    template: Template, sets: list[DataSet], columns: dict[Role, Words], counts: NDArray[np.int64]
+) -> pl.DataFrame:
+    """FLOWS of records that carry the first bytes of a sampled packet."""
+    assert template.section is not None
+    data, places = _place_fields(template, sets)
+    index = np.zeros(len(places), INDEX)
+    index["offset"], index["captured"] = places[:, template.section, 0], places[:, template.section, 1]
+    index["length"] = index["captured"]
+    index["link"] = ETHERNET if template.fields[template.section].role == "frame" else RAW
+    given = read_times(columns, _clock_of(sets, counts))[0]
+    exported = np.repeat(np.array([s.export_ns for s in sets], np.int64), counts)
+    index["time_ns"] = np.where(given < 0, exported, given)
+    packets = np.zeros(len(index), PACKET)
+    dissect(data, index, packets)
+    kept = packets["payload"] > 0
+    flows = to_flows(packets[kept], _rates(columns, sets, counts)[kept], _exporters(columns, sets, counts).filter(kept))
+    return flows.select(list(EXPORTED)).cast(dict(EXPORTED))  # type: ignore[arg-type]
+
+
+def _clock_of(sets: list[DataSet], counts: NDArray[np.int64]) -> ExportClock:
+    return ExportClock(
+        export_ns=np.repeat(np.array([s.export_ns for s in sets], np.int64), counts),
+        uptime_ms=np.repeat(np.array([s.uptime_ms for s in sets], np.int64), counts),
+        boot_ns=np.repeat(np.array([s.boot_ns for s in sets], np.int64), counts),
+    )
+
+
+def _write_ends(columns: dict[Role, Words]) -> tuple[pl.Series, pl.Series] | None:
+    """Source and destination as text: IP addresses, or where there are none MAC addresses."""
+    halves = _addresses(columns)
+    if halves is not None:
+        return write_addresses(halves[0], halves[1]), write_addresses(halves[2], halves[3])
+    if "src_mac" in columns and "dst_mac" in columns:
+        return write_macs(columns["src_mac"]), write_macs(columns["dst_mac"])
+    if "station_mac" not in columns or "access_point_mac" not in columns:
+        return None
+    station, point = columns["station_mac"], columns["access_point_mac"]
+    back = columns.get("from_access_point", np.zeros(len(station), np.uint64)) == 1
+    return write_macs(np.where(back, point, station)), write_macs(np.where(back, station, point))
 
 
 def _to_words(raw: NDArray[np.uint8], *, wide: bool) -> Words:
@@ -156,7 +222,7 @@ def _exporters(columns: dict[Role, Words], sets: list[DataSet], counts: NDArray[
 
 def _to_frame(
     columns: dict[Role, Words],
-    halves: tuple[Words, Words, Words, Words],
+    endpoints: tuple[pl.Series, pl.Series],
     start: Times,
     end: Times,
     rate: NDArray[np.int64],
@@ -172,8 +238,8 @@ def _to_frame(
         {
             "start_ns": start,
             "end_ns": ends,
-            "src": write_addresses(halves[0], halves[1]),
-            "dst": write_addresses(halves[2], halves[3]),
+            "src": endpoints[0],
+            "dst": endpoints[1],
             "bytes": number("bytes", 2**60),
             "src_port": number("src_port", 65535),
             "dst_port": number("dst_port", 65535),

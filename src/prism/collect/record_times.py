@@ -28,6 +28,12 @@ class ExportClock:
     uptime_ms: Times  # -1 where the header has none (IPFIX)
     boot_ns: Times  # -1 where unknown
 
+    def count_unknown(self, columns: dict[Role, Words]) -> int:
+        """Records whose times count from a start of the exporter that nothing tells."""
+        if not columns.keys() & {"start_uptime", "end_uptime"} or "boot_ms" in columns or _is_absolute(columns):
+            return 0
+        return int((self.boot_ns < 0).sum())
+
 
 def read_times(columns: dict[Role, Words], clock: ExportClock) -> tuple[Times, Times]:
     """Start and end of every record; the start is NO_TIME if it is unknown, the end if none was given."""
@@ -42,6 +48,10 @@ def read_times(columns: dict[Role, Words], clock: ExportClock) -> tuple[Times, T
     if end is None:
         end = np.full(len(start), NO_TIME) if lasted is None else np.where(start < 0, NO_TIME, start + lasted)
     return start, end
+
+
+def _is_absolute(columns: dict[Role, Words]) -> bool:
+    return any(role.startswith("start_") and role != "start_uptime" for role in columns)
 
 
 def _read_duration(columns: dict[Role, Words]) -> Times | None:
@@ -65,7 +75,8 @@ def _read_moment(which: str, columns: dict[Role, Words], clock: ExportClock) -> 
     if (value := has("us")) is not None:
         return clock.export_ns - (value & np.uint64(0xFFFF_FFFF)).astype(np.int64) * 1_000
     if (value := has("uptime")) is not None:
-        return _from_uptime(value, clock, columns.get("boot_ms"))
+        last = columns.get("end_uptime", value)
+        return _from_uptime(value, clock, columns.get("boot_ms"), last)
     if (value := has("s")) is not None:
         return _scale(value, _UNITS["s"])
     return None
@@ -85,11 +96,23 @@ def _from_ntp(value: Words, unit_ns: int) -> Times:
     return np.where(is_ntp, ntp, _scale(np.where(is_ntp, 0, value).astype(np.uint64), unit_ns))
 
 
-def _from_uptime(value: Words, clock: ExportClock, boot_ms: Words | None) -> Times:
+def _from_uptime(value: Words, clock: ExportClock, boot_ms: Words | None, last: Words) -> Times:
     """Milliseconds since the exporter started, which wrap every 49.7 days."""
     boot = clock.boot_ns if boot_ms is None else _scale(boot_ms, _UNITS["ms"])
+    if boot_ms is None:
+        boot = np.where(boot < 0, _latest_boot(clock, last), boot)
     since = (value & np.uint64(0xFFFF_FFFF)).astype(np.int64)
     # With the uptime of the message at hand, count back from it: the difference is right across a wrap.
     back = (since - clock.uptime_ms + 2**31) % 2**32 - 2**31
     since = np.where(clock.uptime_ms >= 0, clock.uptime_ms + back, since)
     return np.where(boot >= 0, boot + since * 1_000_000, NO_TIME)
+
+
+def _latest_boot(clock: ExportClock, last: Words) -> Times:
+    """The latest moment at which an exporter can have started: its newest flow ended when the message was sent."""
+    ends = (last & np.uint64(0xFFFF_FFFF)).astype(np.int64) * 1_000_000
+    moments, message = np.unique(clock.export_ns, return_inverse=True)
+    newest = np.zeros(len(moments), np.int64)
+    np.maximum.at(newest, message, ends)
+    found: Times = clock.export_ns - newest[message]
+    return found

@@ -22,6 +22,11 @@ class Sampling:
     rate: int = 1
     selectors: dict[int, int] = field(default_factory=dict)
 
+    @property
+    def is_known(self) -> bool:
+        """Whether any rate was announced."""
+        return self.rate != 1 or bool(self.selectors)
+
     def learn(self, columns: dict[Role, Words]) -> None:
         """Take the rates from the records of an options template."""
         rates = rates_in(columns)

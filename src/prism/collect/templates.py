@@ -17,7 +17,10 @@ VARIABLE = 0xFFFF
 MAX_FIELDS = 512
 _ENTERPRISE_BIT = 0x8000
 # How long a field must be to be read as this role; others are skipped, not misread.
-_EXACT_BYTES: dict[str, int] = {"src4": 4, "dst4": 4, "exporter4": 4, "src6": 16, "dst6": 16, "probability": 8}
+_EXACT_BYTES: dict[str, int] = {
+    "src4": 4, "dst4": 4, "exporter4": 4, "src6": 16, "dst6": 16, "probability": 8, "src_mac": 6, "dst_mac": 6,
+    "station_mac": 6, "access_point_mac": 6, "frame": 0, "ip_packet": 0,
+}  # fmt: skip
 
 Bytes = NDArray[np.uint8]
 Integers = NDArray[np.int64]
@@ -68,10 +71,15 @@ class Template:
         found: dict[Role, int] = {}
         for i, f in enumerate(self.fields):
             wanted = _EXACT_BYTES.get(f.role or "")
-            readable = f.length == wanted if wanted else 1 <= f.length <= 8
+            readable = 1 <= f.length <= 8 if wanted is None else f.length == wanted
             if f.role is not None and readable:
                 found.setdefault(f.role, i)
         return found
+
+    @cached_property
+    def section(self) -> int | None:
+        """Which field holds the first bytes of a sampled packet; None if there is none."""
+        return next((i for i, f in enumerate(self.fields) if f.role in ("frame", "ip_packet")), None)
 
     def cut(self, payload: bytes) -> Integers | None:
         """Offset of every whole record where lengths vary, None where all are alike; padding follows the last."""
@@ -81,7 +89,7 @@ class Template:
         return found
 
     def field_offsets(self, data: Bytes, records: Integers) -> NDArray[np.int64]:
-        """Offset of every field of every record, one row each."""
+        """Offset and length of every field of every record, one row each."""
         found: NDArray[np.int64] = locate_fields(data, records, self.lengths)
         return found
 
@@ -184,8 +192,8 @@ def walk_records(data: Bytes, lengths: Integers, least: int) -> Integers:
 
 @njit(cache=True, nogil=True)
 def locate_fields(data: Bytes, records: Integers, lengths: Integers) -> NDArray[np.int64]:
-    """Offset of every field of records that `walk_records` found whole."""
-    out = np.empty((records.size, lengths.size), np.int64)
+    """Offset and length of every field of records that `walk_records` found whole."""
+    out = np.empty((records.size, lengths.size, 2), np.int64)
     for r in range(records.size):
         at = records[r]
         for f in range(lengths.size):
@@ -196,6 +204,6 @@ def locate_fields(data: Bytes, records: Integers, lengths: Integers) -> NDArray[
                 if length == 255:
                     length = (np.int64(data[at]) << 8) | np.int64(data[at + 1])
                     at += 2
-            out[r, f] = at
+            out[r, f, 0], out[r, f, 1] = at, length
             at += length
     return out
