@@ -61,7 +61,14 @@ class Stage:
 
     def __post_init__(self) -> None:
         self.folder.mkdir(parents=True, exist_ok=True)
-        config = {"poll_s": 0.1, "restarts": {"backoff_s": 0.5}, "launch": {"grace_s": 20.0}}
+        # Drills of judgements need them to act; drills of user scripts run with the default, only to restart.
+        config = {
+            "poll_s": 0.1,
+            "restarts": {"backoff_s": 0.5},
+            "launch": {"grace_s": 20.0},
+            "act_on": ["spike", "slow", "hang", "corruption", "bug"],
+            "losses": {"skip_batches": True},
+        }
         (self.folder / "config.yaml").write_text(yaml.safe_dump(merge(config, self.settings)))
 
     @property
