@@ -75,10 +75,16 @@ def test_a_job_that_dies_once_is_restarted_and_finishes(tmp_path: Path):
 
 
 def test_a_bug_of_the_user_is_stopped_and_named(tmp_path: Path):
-    result = run_command(tmp_path, *trainer(tmp_path, "1 + 'x'"))
+    result = run_command(tmp_path, *trainer(tmp_path, "1 + 'x'"), options=("--act-on", "bug"))
     assert result.exit_code == 1
     status = read_status(tmp_path / "run")
     assert status.attempt == 1 and "TypeError" in status.outcome_text
+
+
+def test_by_default_an_error_that_comes_once_costs_a_restart_and_is_shown(tmp_path: Path):
+    assert run_command(tmp_path, *trainer(tmp_path, "1 + 'x'")).exit_code == 0
+    status = read_status(tmp_path / "run")
+    assert status.attempt == 2 and "TypeError" in status.shadows[0] and "--act-on bug" in status.shadows[0]
 
 
 def test_a_command_that_ends_well_is_done_whatever_it_printed(tmp_path: Path):
@@ -89,7 +95,8 @@ def test_a_command_that_ends_well_is_done_whatever_it_printed(tmp_path: Path):
 
 def test_a_failed_run_exits_with_one_or_on_request_with_the_code_of_its_command(tmp_path: Path):
     assert run_command(tmp_path, "sh", "-c", "exit 7").exit_code == 1
-    passed = ("--again", "--pass-exit-code")
+    assert read_status(tmp_path / "run").attempt == 6
+    passed = ("--again", "--pass-exit-code", "--max-restarts", "0")
     assert run_command(tmp_path, "sh", "-c", "exit 7", options=passed).exit_code == 7
     assert run_command(tmp_path, "sh", "-c", "kill -SEGV $$", options=passed).exit_code == 128 + signal.SIGSEGV
     assert JobState(outcome="failed", own_code=None).exit_code == 1, "a run that the supervisor itself gave up"
@@ -177,7 +184,7 @@ def test_a_run_that_is_done_is_not_started_again(tmp_path: Path):
 
 
 def test_a_run_that_failed_is_continued_only_when_asked_to(tmp_path: Path):
-    assert run_command(tmp_path, *trainer(tmp_path, "1 + 'x'")).exit_code == 1
+    assert run_command(tmp_path, *trainer(tmp_path, "1 + 'x'"), options=("--act-on", "bug")).exit_code == 1
     refused = run_command(tmp_path, *trainer(tmp_path, "pass"))
     assert "TypeError" in str(refused.exception) and "--again" in str(refused.exception)
     assert run_command(tmp_path, *trainer(tmp_path, "pass"), options=("--again",)).exit_code == 0

@@ -112,7 +112,7 @@ def test_a_file_that_is_away_for_a_moment_costs_restarts_and_stops_the_run_when_
     assert kinds(actions) == [Finish] and "same place" in actions[0].text
 
 
-@pytest.mark.parametrize(("reason", "tries"), [("Unknown", 20), ("NVLinkError", 20), ("FileNotFoundError", 2)])
+@pytest.mark.parametrize(("reason", "tries"), [("Unknown", 5), ("NVLinkError", 20), ("FileNotFoundError", 2)])
 def test_a_job_that_ends_before_its_first_step_is_tried_often_unless_its_own_error_comes_back(reason: str, tries: int):
     job = running(replace(SuperviseConfig(), restarts=RestartPolicy(backoff_s=0.0)), steps=0)
     for attempt in range(2, tries + 2):

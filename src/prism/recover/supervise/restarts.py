@@ -13,6 +13,7 @@ from prism.records.verdict import Verdict
 
 # Below this confidence a verdict rests on an exit code only: a SIGKILL may come from the OOM killer or an operator.
 SURE_ENOUGH = 0.6
+_SIGNALS = 128  # exit codes from here on are signals
 # Bugs of the program. A missing file or permission is not among them: storage may have been away for a moment.
 _BUGS = {"TypeError", "NameError", "ImportError", "KeyError", "SyntaxError", "ArgumentError", "IndexError"}
 
@@ -24,6 +25,7 @@ class RestartPolicy:
     max_restarts: int | None = None  # in all; None: without a limit while there is progress
     max_without_progress: int = 20  # failures in a row
     same_error: int = 3  # so often in a row at the same place, an error of the program is there to stay
+    same_code: int = 6  # the same, of an exit code that nothing explains
     useful_s: float = 600.0  # an attempt without steps that lasts this long counts as progress
     backoff_s: float = 1.0  # before the second try without progress; doubled before every further one
     max_backoff_s: float = 600.0
@@ -77,10 +79,11 @@ def _is_bug(verdict: Verdict) -> bool:
 def _find_reason_to_stop(verdict: Verdict, failures: list[Failure], policy: RestartPolicy) -> str | None:
     if policy.max_restarts is not None and len(failures) > policy.max_restarts:
         return f"{len(failures)} failures, {policy.max_restarts} restarts are allowed; {_advice(verdict)}"
-    if verdict.category in ("framework", "script") and verdict.confidence >= SURE_ENOUGH:
-        alike = _count_alike(failures)
-        if alike >= policy.same_error:
-            return f"{alike} times in a row at the same place, a restart does not help; {_advice(verdict)}"
+    known = verdict.category in ("framework", "script") and verdict.confidence >= SURE_ENOUGH
+    by_code = failures[-1].reason == UNKNOWN and 0 < (failures[-1].code or 0) < _SIGNALS
+    alike = _count_alike(failures)
+    if (known and alike >= policy.same_error) or (by_code and alike >= policy.same_code):
+        return f"{alike} times in a row at the same place, a restart does not help; {_advice(verdict)}"
     stuck = count_stuck(failures)
     if stuck > policy.max_without_progress:
         return f"{stuck} failures in a row without progress; {_advice(verdict)}"
@@ -91,7 +94,8 @@ def _count_alike(failures: list[Failure]) -> int:
     """How many failures at the end have one reason and one place, on hosts that are not always the same one."""
     newest, alike = failures[-1], 0
     for failure in reversed(failures):
-        if (failure.reason, failure.step) != (newest.reason, newest.step) or (failure.step < 0 and failure.gained):
+        alike_here = (failure.reason, failure.step, failure.code) == (newest.reason, newest.step, newest.code)
+        if not alike_here or (failure.step < 0 and failure.gained):
             break
         alike += 1
     hosts = {failure.host for failure in failures[len(failures) - alike :]}
