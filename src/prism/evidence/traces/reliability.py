@@ -32,24 +32,20 @@ Situation = Literal[
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReliabilityConfig:
-    """Cases in which exactly the culprits were named, and all cases, by situation."""
+    """Cases in which exactly the culprits were named, and all cases: 97 hangs over gloo, of 2 to 16 ranks."""
 
     counts: Mapping[Situation, tuple[int, int]] = field(
         default_factory=lambda: {
-            "odd_call": (8, 8),
-            "odd_call_tied": (1, 2),
-            "pattern_broken": (8, 8),
-            "patterns_broken": (4, 6),
+            "odd_call": (10, 10),
+            "pattern_broken": (18, 18),
             "came_early": (1, 1),
-            "absent": (16, 18),
-            "most_absent": (1, 2),
-            "no_dump": (12, 14),
-            "no_dump_nothing_pending": (4, 7),
-            "deadlock": (4, 4),
-            "beyond_message": (3, 4),
-            "failed_first": (16, 16),
-            "failed_by_size": (4, 8),
-            "silent": (9, 10),
+            "absent": (21, 24),
+            "most_absent": (1, 1),
+            "no_dump": (13, 16),
+            "no_dump_nothing_pending": (7, 14),
+            "failed_first": (8, 8),
+            "failed_by_size": (5, 10),
+            "silent": (7, 7),
         }
     )
 
