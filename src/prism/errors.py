@@ -11,6 +11,10 @@ PrismError                 anything Prism can explain; the command line exits 1
 
 from __future__ import annotations
 
+import importlib.metadata
+import re
+import shlex
+
 
 class PrismError(Exception):
     """Base of every error that Prism explains in one line."""
@@ -48,4 +52,20 @@ class MissingExtraError(InputError):
     """A capability that needs an optional dependency."""
 
     def __init__(self, feature: str, extra: str) -> None:
-        super().__init__(f"{feature} needs optional packages; install them with: pip install 'prism-llm[{extra}]'")
+        super().__init__(f"{feature} needs optional packages; install them with: {say_install(extra)}")
+
+
+def say_install(extra: str) -> str:
+    """The command that installs the packages of an extra, wherever Prism was installed from."""
+    packages = _packages_of(extra, importlib.metadata.requires("prism-llm") or [])
+    return " ".join(["pip install", *(shlex.quote(package) for package in packages)])
+
+
+def _packages_of(extra: str, required: list[str]) -> list[str]:
+    marked = [line.partition(";")[0].strip() for line in required if re.search(rf"extra == ['\"]{extra}['\"]", line)]
+    found: dict[str, None] = {}
+    for package in marked:
+        inner = re.match(r"prism-llm\[(.+)\]", package)
+        names = [n for e in inner[1].split(",") for n in _packages_of(e.strip(), required)] if inner else [package]
+        found.update(dict.fromkeys(names))
+    return list(found)

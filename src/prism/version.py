@@ -1,3 +1,3 @@
 """The one place that holds Prism's version."""
 
-__version__ = "0.1.0"
+__version__ = "0.3.0"

@@ -25,7 +25,7 @@ def run_calibrate(
     source: Annotated[
         Path | None, typer.Option("--from", help="nccl-tests output to read instead of measuring.")
     ] = None,
-    pin: Annotated[bool, typer.Option(help="gloo: one core per rank.")] = True,
+    pin: Annotated[bool, typer.Option(help="gloo: one core per rank; torchrun pins none.")] = False,
     json: JsonFlag = False,
 ) -> None:
     """Time collectives on the ranks at hand and write a calibration file."""

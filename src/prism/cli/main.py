@@ -40,7 +40,8 @@ from prism.cli.terminal import fail, note, verbosity
 from prism.errors import PrismError
 from prism.version import __version__
 
-START, CLUSTER, PLAN, DATA = "Start here", "Run a cluster", "Plan and rehearse", "Data"
+OBSERVE, EVIDENCE, TRAINING = "Observe a cluster", "Evidence of a job", "Training"
+DATACENTER, LAB, SERVE = "Datacenter", "Lab", "Serve"
 
 app = App(
     name="prism",
@@ -49,36 +50,38 @@ app = App(
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110},
     pretty_exceptions_enable=False,
 )
-app.command("demo", rich_help_panel=START, epilog=demo.EPILOG)(demo.run_demo)
-app.command("diagnose", rich_help_panel=CLUSTER, epilog=diagnose.EPILOG)(diagnose.run_diagnose)
-app.command("watch", rich_help_panel=CLUSTER, epilog=watch.EPILOG)(watch.watch_source)
-app.command("explain", rich_help_panel=CLUSTER, epilog=explain.EPILOG)(explain.explain)
-app.command("investigate", rich_help_panel=CLUSTER, epilog=investigate.EPILOG)(investigate.run_investigate)
-app.command("compare", rich_help_panel=CLUSTER, epilog=compare.EPILOG)(compare.run_compare)
-app.command("characterize", rich_help_panel=CLUSTER, epilog=characterize.EPILOG)(characterize.characterize_traces)
-app.add_typer(place.app, name="place", rich_help_panel=CLUSTER)
-app.add_typer(predict.app, name="predict", rich_help_panel=CLUSTER)
-app.add_typer(supervise.app, name="supervise", rich_help_panel=CLUSTER)
-app.command("isolate", rich_help_panel=CLUSTER, epilog=isolate.EPILOG)(isolate.isolate)
-app.command("goodput", rich_help_panel=CLUSTER, epilog=goodput.EPILOG)(goodput.goodput)
-app.add_typer(evaluate.app, name="evaluate", rich_help_panel=CLUSTER)
-app.command("serve", rich_help_panel=CLUSTER, epilog=serve.EPILOG)(serve.run_serve)
-app.command("emulate", rich_help_panel=PLAN, epilog=emulate.EPILOG, context_settings=emulate.CONTEXT)(
+app.command("diagnose", rich_help_panel=OBSERVE, epilog=diagnose.EPILOG)(diagnose.run_diagnose)
+app.command("watch", rich_help_panel=OBSERVE, epilog=watch.EPILOG)(watch.watch_source)
+app.add_typer(flows.app, name="flows", rich_help_panel=OBSERVE)
+app.command("investigate", rich_help_panel=EVIDENCE, epilog=investigate.EPILOG)(investigate.run_investigate)
+app.command("explain", rich_help_panel=EVIDENCE, epilog=explain.EPILOG)(explain.explain)
+app.command("compare", rich_help_panel=EVIDENCE, epilog=compare.EPILOG)(compare.run_compare)
+app.add_typer(supervise.app, name="supervise", rich_help_panel=TRAINING)
+app.command("isolate", rich_help_panel=TRAINING, epilog=isolate.EPILOG)(isolate.isolate)
+app.command("goodput", rich_help_panel=TRAINING, epilog=goodput.EPILOG)(goodput.goodput)
+app.command("emulate", rich_help_panel=TRAINING, epilog=emulate.EPILOG, context_settings=emulate.CONTEXT)(
     emulate.run_emulate
 )
-app.command("calibrate", rich_help_panel=PLAN, epilog=calibrate.EPILOG)(calibrate.run_calibrate)
-app.command("simulate", rich_help_panel=PLAN, epilog=simulate.EPILOG)(simulate.simulate_graph)
-app.command("scenario", rich_help_panel=PLAN, epilog=scenario.EPILOG)(scenario.run_scenario)
-app.command("lab", rich_help_panel=PLAN, epilog=lab.EPILOG)(lab.run_lab_command)
-app.add_typer(flows.app, name="flows", rich_help_panel=DATA)
-app.command("generate-trace", rich_help_panel=DATA, epilog=generate_trace.EPILOG)(generate_trace.generate_trace_file)
+app.command("calibrate", rich_help_panel=TRAINING, epilog=calibrate.EPILOG)(calibrate.run_calibrate)
+app.command("simulate", rich_help_panel=TRAINING, epilog=simulate.EPILOG)(simulate.simulate_graph)
+app.add_typer(evaluate.app, name="evaluate", rich_help_panel=TRAINING)
+app.command("characterize", rich_help_panel=DATACENTER, epilog=characterize.EPILOG)(characterize.characterize_traces)
+app.add_typer(predict.app, name="predict", rich_help_panel=DATACENTER)
+app.add_typer(place.app, name="place", rich_help_panel=DATACENTER)
+app.command("demo", rich_help_panel=LAB, epilog=demo.EPILOG)(demo.run_demo)
+app.command("scenario", rich_help_panel=LAB, epilog=scenario.EPILOG)(scenario.run_scenario)
+app.command("lab", rich_help_panel=LAB, epilog=lab.EPILOG)(lab.run_lab_command)
+app.command("generate-trace", rich_help_panel=LAB, epilog=generate_trace.EPILOG)(generate_trace.generate_trace_file)
+app.command("serve", rich_help_panel=SERVE, epilog=serve.EPILOG)(serve.run_serve)
 
 # One example per group, shown at the end of `prism --help`.
 _EXAMPLES = (
-    (START, "prism demo"),
-    (CLUSTER, "prism diagnose flows.parquet --topology topology.csv"),
-    (PLAN, "prism scenario dense-3d-64 --output /tmp/dense"),
-    (DATA, "prism flows info flows.parquet"),
+    (OBSERVE, "prism diagnose flows.parquet --topology topology.csv"),
+    (EVIDENCE, "prism investigate --pid 4711"),
+    (TRAINING, "prism supervise -- torchrun --nproc-per-node 8 train.py"),
+    (DATACENTER, "prism characterize jobs.csv --output report/"),
+    (LAB, "prism demo"),
+    (SERVE, "prism serve out/"),
 )
 app.info.epilog = "\n\n".join(["[bold]Examples[/bold]", *(f"  [dim]{g}[/dim]  {e}" for g, e in _EXAMPLES)])
 
@@ -110,7 +113,7 @@ def main(arguments: list[str] | None = None) -> None:
         code = error.exit_code
     except KeyboardInterrupt:
         fail("stopped")
-        code = 1
+        code = 130
     except BrokenPipeError:
         sys.stderr.close()  # The reader of our output closed the pipe, which is no error of ours.
         code = 0

@@ -20,7 +20,7 @@ def calibrate(
     *,
     largest_bytes: int = _LARGEST,
     kinds: tuple[str, ...] = KINDS,
-    pin: bool = True,
+    pin: bool = False,
 ) -> Calibration:
     """Time every kind at powers of two up to `largest_bytes`, in groups of 2, 4, ... up to all ranks of this host."""
     num_ranks = ranks if ranks is not None else count_ranks(backend)

@@ -13,7 +13,7 @@ import polars as pl
 from prism.datacenter.characterize import pai, slurm, swf
 from prism.datacenter.characterize.columns import Choices, ColumnMap, count_known, map_columns, squash
 from prism.datacenter.characterize.documents import read_json_table
-from prism.errors import BadFileError, MissingExtraError
+from prism.errors import BadFileError, MissingExtraError, say_install
 from prism.records.long_rows import find_extra_values
 
 BATCH_ROWS = 1_250_000
@@ -281,7 +281,7 @@ def _explain(trace: Trace, error: Exception) -> BadFileError:
     if trace.strict and "more fields than" in text:
         return BadFileError(
             f"{trace.path}: has rows with more values than columns; to see which, unpack the file,"
-            " or: pip install 'prism-llm[zstd]'"
+            f" or: {say_install('zstd')}"
         )
     return BadFileError(f"{trace.path}: cannot be read as a table ({_first_line(error)}); export it again")
 

@@ -6,6 +6,8 @@ import re
 from functools import cache
 from typing import Any, Protocol, cast
 
+from prism.errors import say_install
+
 MAX_OUTSIDE_CHARS = 2000
 MAX_LINE_CHARS = 4200  # no line that is matched is longer, see scan.MAX_TEXT_BYTES
 MAX_PATHS = 50_000_000  # ways to match one line; a backtracking engine tries each at most once
@@ -51,7 +53,7 @@ def compile_outside(pattern: str) -> Matcher:
     if paths > MAX_PATHS:
         raise UnsafePatternError(
             "could take very long on some line; bound its repetitions ({0,80} for *), put no repetition inside "
-            "another, or install prism-llm[explain], whose engine is linear"
+            f"another, or {say_install('explain')}, whose engine is linear"
         )
     return own
 
