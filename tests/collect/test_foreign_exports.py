@@ -18,7 +18,9 @@ def test_every_capture_gives_the_flows_that_its_peers_read(shared_data: Path) ->
     folder = shared_data / "exports"
     if not (folder / "expected.csv").exists():
         pytest.skip("these captures are not at hand")
-    wanted = {row["file"]: int(row["flows"]) for row in csv.DictReader((folder / "expected.csv").read_text().splitlines())}
+    wanted = {
+        row["file"]: int(row["flows"]) for row in csv.DictReader((folder / "expected.csv").read_text().splitlines())
+    }
     assert len(wanted) == 45
     found = {}
     for name in wanted:
