@@ -15,17 +15,15 @@ import shutil
 import signal
 import tempfile
 import time
-from collections import Counter
 from pathlib import Path
-from typing import get_args
 
 import torch._inductor  # noqa: F401 - imported once here and not by every rank
 
 from prism.errors import BadConfigError
 from prism.evidence.fusion.live import LiveJob, collect_live, conclude_live
-from prism.evidence.traces.consensus import Activity, find_activity
-from prism.evidence.traces.stacks import Place, RankStack
+from prism.evidence.traces.stacks import RankStack
 from proving.benchmarks.hangs.programs import Program, draw_program, train
+from proving.benchmarks.hangs.roles import Roles
 
 _QUIET_S, _LIMIT_S = 4.0, 120.0
 
@@ -37,7 +35,7 @@ def main() -> None:
     parser.add_argument("--fit", action="store_true")
     options = parser.parse_args()
     first, last = (int(word) for word in options.seeds.split(":"))
-    roles: dict[str, Counter[str]] = {"waiting": Counter(), "awaited": Counter()}
+    roles = Roles()
     named, sure_and_wrong, hung = 0, 0, 0
     for seed in range(first, last):
         program = draw_program(seed)
@@ -54,14 +52,10 @@ def main() -> None:
         right = "right" if ranks == {str(program.victim)} else "WRONG" if ranks else "none"
         print(f"{seed:3d} {program.shape:9s}{program.fault:8s} rank {program.victim}: {right} {told} "
               f"({confidence:.2f}) in {took:.0f} s", flush=True)  # fmt: skip
-        for stack in {s.functions: s for s in stacks if not s.is_stopped and s.rank != program.victim}.values():
-            roles["waiting"].update((stack.place, find_activity(stack)))
-        roles["awaited"].update(x for s in stacks if s.rank == program.victim for x in (s.place, find_activity(s)))
+        roles.add(stacks, program.victim)
     print(f"named {named} of {hung}, wrong and sure {sure_and_wrong}")
-    for role, counts in roles.items() if options.fit else ():
-        for kind in (Place, Activity):
-            total = sum(counts[word] + 1 for word in get_args(kind))
-            print(role, {word: round((counts[word] + 1) / total, 2) for word in get_args(kind)})
+    if options.fit:
+        roles.show()
 
 
 def look_at(program: Program) -> tuple[set[str], float, list[RankStack], float]:

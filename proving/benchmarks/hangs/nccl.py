@@ -96,16 +96,20 @@ def read(out: Path) -> None:
     """Name the culprits by the documents, on a machine that has Prism."""
     from prism.evidence.traces.consensus import describe_cluster, find_apart
     from prism.evidence.traces.stacks import parse_look
+    from proving.benchmarks.hangs.roles import Roles
 
+    roles = Roles()
     for path in sorted(out.glob("*.json")):
         stacks = [parse_look(r) for r in json.loads(path.read_text())["ranks"]]
         found = find_apart(stacks)
+        roles.add(stacks, VICTIM)
         for division in found.apart[:1]:
             right = "right" if division.ranks == (VICTIM,) else "WRONG"
             print(f"{path.stem:9s}{right} {division.ranks} {division.confidence:.2f}")
         print(
             f"{path.stem:9s}" + "; ".join(describe_cluster(c) for c in found.clusters), "moves" if found.moves else ""
         )
+    roles.show()
 
 
 if __name__ == "__main__":

@@ -169,7 +169,7 @@ def test_ranks_that_were_alive_when_others_hung_did_not_die_first() -> None:
 )
 def test_the_ranks_that_do_not_stand_where_the_others_wait_are_apart(texts: list[str], apart: tuple[int, ...]) -> None:
     found = find_apart([stack(rank, text) for rank, text in enumerate(texts)])
-    assert found.apart[0].ranks == apart and found.apart[0].confidence > 0.7
+    assert found.apart[0].ranks == apart and found.apart[0].confidence > 0.5
 
 
 def test_a_clue_of_stacks_names_rank_line_and_what_it_does() -> None:

@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 from collections import defaultdict
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from itertools import combinations
 from typing import Literal
 
@@ -22,21 +22,39 @@ Activity = Literal["runs", "waits", "asks", "unknown"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ConsensusConfig:
-    """Likelihoods by role, counted on made hangs (proving/benchmarks/hangs/fit.py prints them, each count plus one)."""
+class Stance:
+    """How often ranks of one role stood in whose code, and did what."""
 
-    waiting_place: Mapping[Place, float] = field(
-        default_factory=lambda: {"communication": 0.5, "framework": 0.4, "program": 0.1, "unknown": 0.25}
-    )
-    awaited_place: Mapping[Place, float] = field(
-        default_factory=lambda: {"communication": 0.25, "framework": 0.08, "program": 0.67, "unknown": 0.25}
-    )
-    waiting_activity: Mapping[Activity, float] = field(
-        default_factory=lambda: {"runs": 0.05, "waits": 0.9, "asks": 0.05, "unknown": 0.5}
-    )
-    awaited_activity: Mapping[Activity, float] = field(
-        default_factory=lambda: {"runs": 0.25, "waits": 0.4, "asks": 0.35, "unknown": 0.5}
-    )
+    place: Mapping[Place, float]
+    activity: Mapping[Activity, float]
+
+
+# Counted by proving/benchmarks/hangs: live.py --fit on 13 hangs over gloo, nccl.py --read on 10 over NCCL. Who waits
+# sleeps inside gloo, while over NCCL it spins where the program takes a result from the GPU.
+_GLOO_WAITING = Stance(
+    place={"communication": 0.68, "framework": 0.23, "program": 0.05, "unknown": 0.05},
+    activity={"runs": 0.05, "waits": 0.86, "asks": 0.05, "unknown": 0.05},
+)
+_GLOO_AWAITED = Stance(
+    place={"communication": 0.18, "framework": 0.12, "program": 0.65, "unknown": 0.06},
+    activity={"runs": 0.29, "waits": 0.29, "asks": 0.35, "unknown": 0.06},
+)
+_NCCL_WAITING = Stance(
+    place={"communication": 0.07, "framework": 0.07, "program": 0.79, "unknown": 0.07},
+    activity={"runs": 0.79, "waits": 0.07, "asks": 0.07, "unknown": 0.07},
+)
+_NCCL_AWAITED = Stance(
+    place={"communication": 0.15, "framework": 0.15, "program": 0.62, "unknown": 0.08},
+    activity={"runs": 0.38, "waits": 0.23, "asks": 0.31, "unknown": 0.08},
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConsensusConfig:
+    """What is assumed of a job before its stacks are seen."""
+
+    waiting: tuple[Stance, ...] = (_GLOO_WAITING, _NCCL_WAITING)  # by backend, of which each is as likely
+    awaited: tuple[Stance, ...] = (_GLOO_AWAITED, _NCCL_AWAITED)
     one_rank: float = 0.1  # probability that one more rank is waited for; most hangs begin at one
     nobody: float = 0.05  # that no rank is waited for, and a link or a GPU holds them all
     nobody_apart: float = 0.1  # that ranks stand in different functions although nobody is waited for
@@ -109,8 +127,8 @@ def _weigh(clusters: Sequence[Sequence[RankStack]], config: ConsensusConfig) -> 
     """Every division of the clusters into those that wait and those that are waited for, by its probability."""
     if len(clusters) < 2:
         return []
-    waits = [math.log(_likelihood(c, config.waiting_place, config.waiting_activity)) for c in clusters]
-    awaited = [math.log(_likelihood(c, config.awaited_place, config.awaited_activity)) for c in clusters]
+    waits = [math.log(_likelihood(c, config.waiting)) for c in clusters]
+    awaited = [math.log(_likelihood(c, config.awaited)) for c in clusters]
     at_most = len(clusters) - 1 if len(clusters) <= config.most_clusters else 1
     weights: dict[tuple[int, ...], float] = {}
     for size in range(1, at_most + 1):
@@ -131,11 +149,12 @@ def _weigh(clusters: Sequence[Sequence[RankStack]], config: ConsensusConfig) -> 
     return found
 
 
-def _likelihood(
-    cluster: Sequence[RankStack], places: Mapping[Place, float], activities: Mapping[Activity, float]
-) -> float:
+def _likelihood(cluster: Sequence[RankStack], stances: Sequence[Stance]) -> float:
     """Of what is seen of a cluster, by its first rank: ranks of a cluster stand in the same functions."""
-    return places[cluster[0].place] * activities[find_activity(cluster[0])]
+    place, activity = cluster[0].place, find_activity(cluster[0])
+    if activity == "unknown":  # stacks that tell nothing of the kernel speak by their place alone
+        return sum(s.place[place] for s in stances) / len(stances)
+    return sum(s.place[place] * s.activity[activity] for s in stances) / len(stances)
 
 
 def find_activity(stack: RankStack) -> Activity:
