@@ -9,7 +9,7 @@ import numpy as np
 import polars as pl
 import pytest
 
-from prism.observe.findings import ranking
+from prism.observe.delays import ranking
 from prism.observe.findings.case import Case, culprit
 from prism.observe.findings.cost import JobModel, _compare
 from prism.observe.findings.durations import compare_with_peers, list_rows, measure_durations
@@ -444,7 +444,7 @@ def test_where_boundaries_wander_nobody_is_late_and_no_step_is_slow(monkeypatch:
     steps = right.steps.with_columns(end_ns=moved)
     steps = steps.with_columns(start_ns=pl.col("end_ns").shift(1, fill_value=BEGIN))
     wandering = replace(right, steps=steps)
-    monkeypatch.setattr(ranking, "find_late", lambda case: [Proposal(finding=make_finding(0, 30), gain=9.0)])
+    monkeypatch.setattr(ranking, "find_delays", lambda *_: [Proposal(finding=make_finding(0, 30), gain=9.0)])
     notes: list[str] = []
     assert wandering.wanders and ranking.find_all([wandering], notes=notes) == ()
     assert [note.split(":")[0] for note in notes] == ["job-1"]

@@ -74,7 +74,7 @@ def test_phases_of_a_job_of_which_none_can_be_studied_are_one_job(
 def test_findings_that_break_for_one_job_leave_the_others(
     two_tenants: Made, monkeypatch: pytest.MonkeyPatch, stage: str
 ) -> None:
-    import prism.observe.findings.ranking as ranking
+    import prism.observe.delays.ranking as ranking
 
     break_for(monkeypatch, ranking, stage, lambda case, *_: case.job.id)
     found = diagnose(two_tenants.flows, two_tenants.topology)

@@ -10,7 +10,7 @@ import polars as pl
 import pytest
 from test_finding_decisions import BEGIN, HOSTS, MS, S, make_case, make_finding, make_messages, name
 
-from prism.observe.findings import ranking
+from prism.observe.delays import ranking
 from prism.observe.findings.case import Case, culprit
 from prism.observe.findings.verdicts import Proposal
 from prism.observe.parallelism.stages import StageMap
@@ -31,7 +31,7 @@ def slow_case(**more: Any) -> Case:
 
 def find(patch: pytest.MonkeyPatch, case: Case, **given: list[Finding]) -> list[tuple[FindingKind, str]]:
     """What is told where the named generators find this, and the others, but for slow steps, nothing."""
-    for generator in ("late", "hot_expert", "network", "heavy_stages", "hang", "awaited", "longer_pauses"):
+    for generator in ("delays", "hot_expert", "network", "heavy_stages", "hang", "awaited", "longer_pauses"):
         found = given.get(generator, [])
         plain = generator in ("hang", "awaited", "longer_pauses")
         listed = found if plain else [Proposal(finding=f, gain=9.0) for f in found]
@@ -48,12 +48,12 @@ HOST = ("slow_compute", "h1")
 
 def test_slow_steps_are_told_where_no_cause_accounts_for_them(monkeypatch: pytest.MonkeyPatch) -> None:
     assert find(monkeypatch, slow_case()) == [SLOW_STEPS]
-    assert find(monkeypatch, slow_case(), late=[LATE]) == [HOST]
+    assert find(monkeypatch, slow_case(), delays=[LATE]) == [HOST]
     assert find(monkeypatch, slow_case(), awaited=[LATE]) == [SLOW_STEPS]
     assert find(monkeypatch, slow_case(waits_visible=True), awaited=[LATE]) == [HOST]
 
 
-@pytest.mark.parametrize("generator", ["late", "contention", "network"])
+@pytest.mark.parametrize("generator", ["delays", "contention", "network"])
 def test_a_cause_at_the_time_of_a_standstill_is_the_standstill(monkeypatch: pytest.MonkeyPatch, generator: str) -> None:
     assert find(monkeypatch, slow_case(), **{generator: [LATE]}) == [HOST]
     assert find(monkeypatch, slow_case(), hang=[STOP], **{generator: [LATE]}) == [("hang", "h3")]
@@ -61,23 +61,23 @@ def test_a_cause_at_the_time_of_a_standstill_is_the_standstill(monkeypatch: pyte
 
 def test_what_is_hidden_names_nobody_who_is_late(monkeypatch: pytest.MonkeyPatch) -> None:
     """Bursts do not show what a stage waits for; without stages they do."""
-    assert find(monkeypatch, slow_case(bursts=True), late=[LATE]) == [HOST]
-    assert find(monkeypatch, slow_case(stages=STAGES), late=[LATE]) == [HOST]
-    assert find(monkeypatch, slow_case(bursts=True, stages=STAGES), late=[LATE], heavy_stages=[LATE]) == [SLOW_STEPS]
+    assert find(monkeypatch, slow_case(bursts=True), delays=[LATE]) == [HOST]
+    assert find(monkeypatch, slow_case(stages=STAGES), delays=[LATE]) == [HOST]
+    assert find(monkeypatch, slow_case(bursts=True, stages=STAGES), delays=[LATE], heavy_stages=[LATE]) == [SLOW_STEPS]
 
 
 def test_one_long_step_is_not_told_where_it_may_be_several(monkeypatch: pytest.MonkeyPatch) -> None:
     blind = {"transfers_visible": False}
     one = replace(make_case([1.0] * 20 + [3.5] + [1.0] * 10), **blind)  # type: ignore[arg-type]
     assert find(monkeypatch, one) == []
-    assert find(monkeypatch, slow_case(**blind), late=[LATE]) == [SLOW_STEPS]
+    assert find(monkeypatch, slow_case(**blind), delays=[LATE]) == [SLOW_STEPS]
     assert find(monkeypatch, slow_case(**blind), awaited=[LATE]) == [SLOW_STEPS]
     assert find(monkeypatch, slow_case(waits_visible=True, **blind), awaited=[LATE]) == [HOST, SLOW_STEPS]
 
 
 def test_what_costs_next_to_nothing_is_not_told(monkeypatch: pytest.MonkeyPatch) -> None:
     case, cheap = slow_case(waits_visible=True), make_finding(20, 29, lost=0.1)
-    assert find(monkeypatch, case, late=[cheap]) == [SLOW_STEPS]
+    assert find(monkeypatch, case, delays=[cheap]) == [SLOW_STEPS]
     assert find(monkeypatch, case, awaited=[cheap]) == [SLOW_STEPS]
     assert find(monkeypatch, case, longer_pauses=[cheap]) == [SLOW_STEPS]
     assert find(monkeypatch, case, longer_pauses=[LATE]) == [HOST, SLOW_STEPS]
@@ -102,9 +102,9 @@ def test_a_rank_whose_bursts_take_twice_as_long_while_it_is_late_is_held_up_by_w
     assert ranking._sends_slowly(case, late) is slowly
     always = replace(make_finding(0, 14), culprit=culprit("endpoint", named))
     assert not ranking._sends_slowly(case, always)  # nothing is known of how long they take usually
-    told = find(monkeypatch, case, late=[late], awaited=[])
+    told = find(monkeypatch, case, delays=[late], awaited=[])
     assert told == ([SLOW_STEPS] if slowly else [("slow_compute", named)])
-    assert find(monkeypatch, replace(case, bursts=False), late=[late]) == [("slow_compute", named)]
+    assert find(monkeypatch, replace(case, bursts=False), delays=[late]) == [("slow_compute", named)]
 
 
 @pytest.mark.parametrize(("length_s", "long"), [(1.0, False), (1.01, True)])
@@ -153,7 +153,7 @@ def test_a_short_stop_is_left_to_what_holds_the_job_up_and_a_long_one_hides_it(m
     uneven = Proposal(
         finding=replace(make_finding(0, 30), kind="load_imbalance", culprit=culprit("job", "job-1")), gain=9.0
     )
-    monkeypatch.setattr(ranking, "find_late", lambda case: [uneven])
+    monkeypatch.setattr(ranking, "find_delays", lambda *_: [uneven])
     monkeypatch.setattr(ranking, "choose", lambda case, proposals: [p.finding for p in proposals])
     monkeypatch.setattr(ranking, "find_hot_expert", lambda case: [])
 
@@ -164,7 +164,7 @@ def test_a_short_stop_is_left_to_what_holds_the_job_up_and_a_long_one_hides_it(m
 
     assert told(0.5) == ["load_imbalance"]
     assert sorted(told(5.0)) == ["hang", "load_imbalance"]
-    monkeypatch.setattr(ranking, "find_late", lambda case: [replace(uneven, finding=make_finding(0, 30))])
+    monkeypatch.setattr(ranking, "find_delays", lambda *_: [replace(uneven, finding=make_finding(0, 30))])
     assert sorted(told(0.5)) == ["hang", "slow_compute"]
 
 
@@ -184,16 +184,16 @@ def test_the_end_of_the_observation_is_that_of_the_job_seen_last(monkeypatch: py
 def test_a_heavy_stage_is_asked_for_only_where_nobody_is_late(monkeypatch: pytest.MonkeyPatch) -> None:
     case, asked = make_case([1.0] * 30), []
     monkeypatch.setattr(ranking, "find_heavy_stages", lambda case: asked.append(case) or [])
-    monkeypatch.setattr(ranking, "find_late", lambda case: [])
+    monkeypatch.setattr(ranking, "find_delays", lambda *_: [])
     ranking.find_all([case])
     assert len(asked) == 1
-    monkeypatch.setattr(ranking, "find_late", lambda case: [Proposal(finding=make_finding(0, 30), gain=1.0)])
+    monkeypatch.setattr(ranking, "find_delays", lambda *_: [Proposal(finding=make_finding(0, 30), gain=1.0)])
     ranking.find_all([case])
     assert len(asked) == 1
 
 
 def test_a_slow_stretch_is_not_told_beside_its_cause(monkeypatch: pytest.MonkeyPatch) -> None:
     case = slow_case()
-    monkeypatch.setattr(ranking, "find_late", lambda case: [Proposal(finding=make_finding(20, 29), gain=9.0)])
+    monkeypatch.setattr(ranking, "find_delays", lambda *_: [Proposal(finding=make_finding(20, 29), gain=9.0)])
     monkeypatch.setattr(ranking, "choose", lambda case, proposals: [p.finding for p in proposals])
     assert [f.kind for f in ranking.find_all([case])] == ["slow_compute"]

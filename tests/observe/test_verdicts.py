@@ -15,8 +15,7 @@ from test_finding_decisions import make_case, make_finding, make_messages
 from prism.observe.findings import contention, stopped
 from prism.observe.findings.case import culprit
 from prism.observe.findings.hot_experts import find_hot_expert
-from prism.observe.findings.residuals import Residuals
-from prism.observe.findings.scoring import PER_STEP, Candidate, score, score_delays
+from prism.observe.findings.scoring import PER_STEP, score_delays
 from prism.observe.findings.verdicts import Proposal, _measure_noise, choose, covers, say_surely, weigh
 from prism.observe.findings.windows import Window, find_window, quantile_rows
 from prism.records.findings import Alternative, CulpritType, Finding, FindingKind
@@ -107,17 +106,6 @@ def test_two_places_that_gain_alike_are_each_one_of_two() -> None:
     assert found.score == 0.5 and [a.score for a in found.alternatives] == [0.5]
 
 
-def test_a_place_that_is_unlikely_stands_in_no_other_causes_way() -> None:
-    """A link of many that are alike slow gains more than the host that all of them wait for."""
-
-    def doubt(link: Proposal, score: float) -> Proposal:
-        return replace(link, gain=200.0, finding=replace(link.finding, score=score))
-
-    assert tell(doubt(LINK, 0.02), RANK) == [("slow_compute", "10.0.0.1", ["10.0.0.1>leaf-0"])]
-    # Of two links neither is likelier than not, so neither is told.
-    assert tell(doubt(LINK, 0.48), replace(OTHER_LINK, gain=150.0), RANK) == [("slow_compute", "10.0.0.1", [])]
-
-
 def test_a_place_that_is_no_likelier_than_others_is_not_reported() -> None:
     """One of four switches that are all alike slow; one that is far likelier than each of its rivals is told."""
 
@@ -147,33 +135,6 @@ def test_a_cause_that_does_not_beat_none_is_neither_told_nor_listed(monkeypatch:
 
 
 # What single kinds gain
-
-
-def late_hops(late: dict[int, float], steps: slice) -> Residuals:
-    """A ring of four ends; hops of some senders are late by seconds."""
-    late_s = np.zeros((4, STEPS))
-    for sender, seconds in late.items():
-        late_s[sender, steps] = seconds
-    return Residuals(np.arange(4), (np.arange(4) + 1) % 4, late_s, 0.01)
-
-
-def test_the_sender_of_late_hops_gains_and_its_neighbours_do_not() -> None:
-    everyone = [Candidate(frozenset([e])) for e in range(4)]
-    longer = np.where(np.arange(STEPS) >= 5, 0.2, 0.0)
-    host = np.arange(4)
-    scores = score(CASE, everyone, [late_hops({2: 0.2}, slice(5, None))], host, longer)
-    best = scores.find_best(None, 0.0)
-    assert (sorted(best.members), best.window.first, best.window.last) == ([2], 5, STEPS - 1)
-    assert best.gain == pytest.approx(5 * (0.2 / 0.01 - PER_STEP))
-    assert best.late_s == pytest.approx(0.2)
-    assert scores.settle(0, best.window).gain < 0
-
-
-def test_a_host_gains_more_than_one_of_its_ranks_where_all_are_late() -> None:
-    both = [Candidate(frozenset([1])), Candidate(frozenset([1, 2]))]
-    table = Residuals(np.arange(4), np.full(4, -1), late_hops({1: 0.2, 2: 0.2}, slice(0, None)).late_s, 0.01)
-    scores = score(CASE, both, [table], np.array([0, 1, 1, 2]), None)
-    assert sorted(scores.find_best(Window(0, STEPS - 1, 0.0, 1.0), 0.0).members) == [1, 2]
 
 
 def test_a_place_gains_by_the_transfers_that_pass_it_and_loses_by_quick_ones() -> None:

@@ -9,9 +9,10 @@ import numpy as np
 import polars as pl
 
 from prism.observe import levels
+from prism.observe.delays.comparison import Comparison
+from prism.observe.delays.ranking import find_all
 from prism.observe.diagnosis import Diagnosis, JobDiagnosis
 from prism.observe.findings.case import Case, make_case
-from prism.observe.findings.ranking import find_all
 from prism.observe.findings.routes import find_routes
 from prism.observe.jobs.grouping import ObservedJob, PeriodEstimator, find_remnants, measure_period, recognise_jobs
 from prism.observe.jobs.lives import part_successive_jobs
@@ -80,7 +81,10 @@ def diagnose(
     cases = [
         case for _, case in try_each(lambda job: open_case(traffic, job, ends[job.id]), studied, lambda j: j.id, notes)
     ]
-    findings = find_all(cases, routes.result(), notes)
+    compared: dict[str, Comparison] = {}
+    findings = find_all(cases, routes.result(), notes, compared)
+    told = {finding.job for finding in findings}
+    jobs = tuple(replace(job, compared=None if job.id in told else compared.get(job.id)) for job in jobs)
     unclear = {case.job.id for case in cases if case.wanders}
     jobs = tuple(_agree_with(findings, unclear, job) for job in jobs)
     jobs, findings = join_phases(traffic, jobs, findings)

@@ -7,6 +7,7 @@ from typing import Any
 
 import polars as pl
 
+from prism.observe.delays.comparison import Comparison
 from prism.observe.jobs.grouping import ObservedJob
 from prism.observe.parallelism.stages import StageMap
 from prism.observe.steps.life import Life
@@ -53,6 +54,7 @@ class JobDiagnosis:
     visible: Visibility = field(default_factory=Visibility)
     ports: tuple[str, ...] = ()  # of its connections at its first endpoint, where records have them
     notes: tuple[str, ...] = ()  # what the records cannot show of it, and why it could not be analysed
+    compared: Comparison | None = None  # what was compared, where there is no finding
     phases: tuple[Phase, ...] = ()  # where it went on with other hosts
 
     @property
@@ -87,6 +89,7 @@ class JobDiagnosis:
             "finding_stages": self.finding_stages,
             "steps": self.steps.to_dicts(),
             "notes": list(self.notes),
+            **({"compared": self.compared.to_json()} if self.compared is not None else {}),
             **({"phases": [phase.to_json() for phase in self.phases]} if self.phases else {}),
         }
 

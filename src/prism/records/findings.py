@@ -12,7 +12,7 @@ from prism.records.shape import Shape, columns
 
 FindingKind = Literal[
     "slow_compute", "slow_link", "slow_switch", "stage_imbalance", "load_imbalance", "slow_step", "hang",
-    "contention", "slow_group", "drift", "restart",
+    "contention", "slow_group", "drift", "restart", "stall",
 ]  # fmt: skip
 CulpritType = Literal["endpoint", "host", "link", "switch", "stage", "group", "job"]
 

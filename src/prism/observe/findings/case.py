@@ -237,6 +237,11 @@ class Case:
         )
 
 
+def number_hosts(case: Case) -> Ints:
+    """A number by endpoint that those of one host share."""
+    return np.unique(np.array(case.hosts, dtype=str), return_inverse=True)[1].astype(np.int64)
+
+
 def culprit(kind: CulpritType, name: str) -> Culprit:
     """Short for a culprit."""
     return Culprit(type=kind, id=name)

@@ -11,10 +11,9 @@ import polars as pl
 from numpy.typing import NDArray
 
 from prism.observe import levels
-from prism.observe.findings.case import Case
+from prism.observe.findings.case import Case, number_hosts
 from prism.observe.findings.collectives import POINT_TO_POINT
 from prism.observe.findings.durations import compare_with_peers, list_rows, measure_durations
-from prism.observe.findings.residuals import number_hosts
 from prism.observe.findings.windows import Floats, Window, find_window, quantile_rows, spread_of
 from prism.observe.traffic.medians import quantile_groups, take_median
 

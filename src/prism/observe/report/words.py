@@ -20,6 +20,7 @@ MEANINGS: dict[FindingKind, str] = {
     "slow_group": "this group communicates longer than its siblings",
     "hang": "fell silent in the middle of a step; the first message that is missing was this one's to send",
     "contention": "tenants share a link and slow each other down; move one of them",
+    "stall": "the job stood still between two steps",
     "drift": "steps get longer and longer",
     "restart": "the job stopped and began anew",
 }

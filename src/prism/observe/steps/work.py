@@ -4,7 +4,7 @@ In steady state a slow rank and its neighbours look alike, because a send waits 
 micro-batch of a step finds every rank idle on its way there and on its way back, and so does the last one on its way
 back: the time between the incoming and the outgoing message is then compute alone. Ranks that only take part in
 collectives are measured by how late they arrive. Ranks that pass blocks of a sequence around a ring arrive together,
-whichever of them is late; how long blocks wait shows which one it is (`findings/residuals.py`).
+whichever of them is late.
 """
 
 from __future__ import annotations

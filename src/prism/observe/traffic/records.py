@@ -232,10 +232,10 @@ def find_resolution(times: Ints) -> int:
     return 1
 
 
-def list_frequent_sizes(size: Ints) -> tuple[Ints, Ints]:
-    """The sizes that most records have, the smallest first, and the rows that were examined."""
+def list_frequent_sizes(size: Ints, share: float = _FREQUENT) -> tuple[Ints, Ints]:
+    """The sizes that at least a `share` of records have, the smallest first, and the rows that were examined."""
     # At random: every so many records of a job may all be of one size.
     rows = np.random.default_rng(0).integers(0, max(len(size), 1), min(len(size), _SAMPLED))
     found, count = np.unique(size[rows], return_counts=True)
-    often = np.flatnonzero(count >= max(3, _FREQUENT * len(rows)))
+    often = np.flatnonzero(count >= max(3, share * len(rows)))
     return np.sort(found[often[np.argsort(-count[often], kind="stable")][:_MOST_SIZES]]), rows

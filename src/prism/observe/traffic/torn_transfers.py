@@ -30,6 +30,8 @@ _FEW, _SMALL, _UNLIKE = levels.MIN_SAMPLES, levels.SMALL_MESSAGE_BYTES, levels.S
 class TornConfig:
     """Which records may be parts of one transfer."""
 
+    # Share of all records: of a ring only the hop of the rank that comes last is whole, one of a thousand hops.
+    frequent: float = 5e-4
     together_ns: int = levels.MILLISECOND_NS  # by which hops of one collective may end apart
     beside: float = levels.SHARE_SMALL  # of a slow hop: by which those that wait for it may begin or end apart
     agreeing: float = levels.SHARE_MAJORITY  # share of such runs of records that end with a whole hop
@@ -54,7 +56,7 @@ class Torn:
 def find_torn(connection: Ints, start: Ints, end: Ints, size: Ints, config: TornConfig | None = None) -> Torn:
     """Records that are parts of one transfer; those of a connection are in order of start."""
     config = config or TornConfig()
-    sizes, _ = list_frequent_sizes(size)
+    sizes, _ = list_frequent_sizes(size, config.frequent)
     sizes = sizes[sizes >= levels.SMALL_MESSAGE_BYTES]
     sizes = sizes[:0] if _count_packets(sizes) else sizes
     order, begin = group_by_number(connection, int(connection.max(initial=-1)) + 1)

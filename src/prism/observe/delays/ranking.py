@@ -8,9 +8,12 @@ import numpy as np
 import polars as pl
 
 from prism.observe import levels
+from prism.observe.delays.comparison import Comparison, compare_nothing, describe
+from prism.observe.delays.lateness import list_lateness
+from prism.observe.delays.stalls import find_stalls
+from prism.observe.delays.telling import find_delays
 from prism.observe.findings.awaited import find_awaited
 from prism.observe.findings.case import Case, is_pipeline
-from prism.observe.findings.causes import find_late
 from prism.observe.findings.contention import find_contention
 from prism.observe.findings.hot_experts import find_hot_expert
 from prism.observe.findings.network import find_network, find_scene
@@ -27,13 +30,17 @@ _WORTH = levels.WORTH_TELLING  # of the time of all GPUs while it lasts
 
 
 def find_all(
-    cases: Sequence[Case], routes: pl.DataFrame | None = None, notes: list[str] | None = None
+    cases: Sequence[Case],
+    routes: pl.DataFrame | None = None,
+    notes: list[str] | None = None,
+    compared: dict[str, Comparison] | None = None,
 ) -> tuple[Finding, ...]:
     """Findings of every job, ordered by confidence and cost; a cause comes before its effects.
 
-    `notes` collects which jobs could not be analysed and why.
+    `notes` collects which jobs could not be analysed and why, `compared` by job what its findings were looked for in.
     """
     notes = [] if notes is None else notes
+    compared = {} if compared is None else compared
     measured = {case.job.id: found for case, found in try_each(_measure, cases, _name, notes)}
     cases = [case for case in cases if case.job.id in measured]
     transfers = {job: found for job, (found, _) in measured.items()}
@@ -50,6 +57,7 @@ def find_all(
     felt = [scene for scene in scenes.values() if scene is not None]
 
     def explain(case: Case) -> list[Finding]:
+        compared[case.job.id] = compare_nothing(case)
         if not case.transfers_visible:
             # One long step may be several whose boundaries are not visible.
             longer = [
@@ -59,15 +67,20 @@ def find_all(
         job = case.job.id
         scene = scenes[job]
         stops = find_hang(case)
+        stops += find_stalls(case, stops)
         # Bursts do not show what a stage waits for.
         hidden = case.wanders or (case.bursts and is_pipeline(case))
-        late = [] if hidden else _apart_from(stops, find_late(case) + find_hot_expert(case))
+        tables = [] if hidden else list_lateness(case)
+        compared[job] = describe(case, tables)
+        late = [] if hidden else _apart_from(stops, find_delays(case, tables) or find_hot_expert(case))
         late = [x for x in late if not (case.bursts and _sends_slowly(case, x.finding))]
         # A job that is occasionally held up may be so when the observation ends.
         held_up = any(x.finding.culprit.type == "job" for x in late)
         stops = [s for s in stops if _is_long(case, s) or not held_up]
         shared = _apart_from(stops, contended.get(job, []))
         slow = [] if scene is None else _apart_from(stops, find_network(scene, felt))
+        # Where a link is slow nobody begins late, and transfers that wait for a late rank are long too.
+        slow = [p for p in slow if not any(p.rivals(x) for x in late)]
         # A stage that is heavy by design is looked for only if nothing else is late.
         heavy = [] if late or hidden else find_heavy_stages(case)
         told = choose(case, heavy + late + shared + slow)

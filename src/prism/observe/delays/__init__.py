@@ -1,0 +1,1 @@
+"""Who keeps a job waiting: calls, how late each member is to them, and how likely each cause is."""
