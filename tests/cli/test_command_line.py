@@ -45,7 +45,9 @@ def flows_file(tmp_path: Path) -> Path:
 
 def test_help_lists_the_commands_in_groups_with_examples() -> None:
     shown = run("--help").stdout
-    assert "flows" in shown and "Examples" in shown and "prism flows info" in shown
+    for group in ("Observe a cluster", "Evidence of a job", "Training", "Datacenter", "Lab", "Serve"):
+        assert f"─ {group} ─" in shown, group
+    assert "flows" in shown and "Examples" in shown and "prism diagnose flows.parquet" in shown
 
 
 def test_version_is_printed() -> None:

@@ -207,7 +207,7 @@ def test_an_output_that_cannot_be_written_is_one_line(found: Diagnosis, cluster:
 
 def test_the_terminal_report_fits_80_columns(found: Diagnosis, monkeypatch: pytest.MonkeyPatch) -> None:
     text = io.StringIO()
-    narrow = Console(file=text, width=80, highlight=False)
+    narrow = Console(file=text, width=80, highlight=False, force_terminal=True, color_system=None)
     monkeypatch.setattr(prism.cli.terminal, "console", lambda **_: narrow)
     show_diagnosis(blame(found, Culprit(type="group", id=",".join(found.jobs[0].endpoints))))
     lines = text.getvalue().splitlines()

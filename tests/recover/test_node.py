@@ -11,7 +11,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from prism.recover.supervise.launchers import node, processes
+from prism.recover.supervise.launchers import node
 
 KEY = "/runs/a/attempt-1"
 
@@ -172,23 +172,6 @@ def test_with_grace_ranks_alone_are_asked_and_then_all_are_killed(table: Table) 
     assert node.end_marked(KEY, 0.0) == 1
     assert table.sent == [(10, signal.SIGKILL)]
     assert node.end_marked(KEY, 5.0) == 0
-
-
-def test_processes_compute_if_they_use_more_than_a_twentieth_of_a_core(monkeypatch: pytest.MonkeyPatch) -> None:
-    ticks = {1: 0, 2: 0}
-    monkeypatch.setattr(processes, "read_processor_ticks", ticks.__getitem__)
-    use, second = processes.ProcessorUse(), os.sysconf("SC_CLK_TCK")
-    assert not use.are_used(lambda: ticks, 0.0)
-    ticks[1] += 2 * second
-    assert not use.are_used(lambda: ticks, 60.0)
-    ticks[2] += 4 * second
-    assert not use.are_used(lambda: ticks, 119.0), "measured once a minute"
-    assert use.are_used(lambda: ticks, 120.0)
-    ticks[3] = 1_000 * second  # one that was not there before
-    assert not use.are_used(lambda: ticks, 180.0)
-    spinning = os.getpid()
-    monkeypatch.undo()
-    assert processes.read_processor_ticks(spinning) > 0 and processes.read_processor_ticks(2**22 + 1) == 0
 
 
 def test_asking_tells_how_many_ranks_there_were_and_those_gone_do_not_matter(table: Table) -> None:

@@ -53,7 +53,7 @@ def read_page(browser: Any, service: RunningService, path: str) -> str:
 @pytest.mark.parametrize(
     ("kind", "words"),
     [
-        ("investigation", ("hang: a rank did not come to a collective", "rank 1", "95 %", "flight_recorder")),
+        ("investigation", ("hang: a rank did not come to a collective", "rank 1", "flight_recorder")),
         ("comparison", ("compute", "a step, expected", "From expected to observed", "other ranks")),
         ("prediction", ("Riskiest parts", "node-0", "in 8 of 10 cases", "Reliability", "past AUC")),
         (
@@ -71,6 +71,11 @@ def test_every_report_is_shown_as_its_command_prints_it(
     text = read_page(browser, service, f"/reports?path={kind}.json")
     for word in words:
         assert word.lower() in text.lower(), (word, text)
+
+
+def test_an_investigation_is_shown_as_sure_as_it_is(browser: Any, service: RunningService, printed: Path) -> None:
+    sure = json.loads((printed / "investigation.json").read_text())["verdict"]["confidence"]
+    assert f"{100 * sure:.0f} %" in read_page(browser, service, "/reports?path=investigation.json")
 
 
 def test_risks_and_queues_of_the_newest_documents_are_on_the_live_page(

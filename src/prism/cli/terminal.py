@@ -54,7 +54,7 @@ def show(*renderables: RenderableType) -> None:
         if out.is_terminal:
             out.print(renderable)
         else:
-            sys.stdout.write("".join(f"{line}\n" for line in _plain_lines(renderable)))
+            out.file.write("".join(f"{line}\n" for line in _plain_lines(renderable)))
 
 
 def _plain_lines(renderable: Any) -> Iterator[str]:

@@ -434,9 +434,7 @@ def test_jobs_of_clusters_that_were_not_given_are_reported_and_policies_say_how_
         done.output
     )
     assert "static: 9 of 12 jobs fit nowhere" in done.output and "cannot be compared" in done.output
-    assert [
-        line.split()[:2] for line in done.output.splitlines() if line.strip().startswith(("static ", "pooled "))
-    ] == [
+    assert [line.split("\t")[:2] for line in done.output.splitlines() if line.startswith(("static\t", "pooled\t"))] == [
         ["static", "3"],
         ["pooled", "12"],
     ]
