@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
 from prism.cli.diagnose import show_diagnosis, write_diagnosis
 from prism.cli.options import JsonFlag, examples
 from prism.cli.terminal import faint, heading, note, progress, show, show_json, table
-
-if TYPE_CHECKING:
-    from prism.lab.scenarios import ScenarioRun
 
 EPILOG = examples(
     "prism demo",
@@ -30,7 +27,9 @@ def run_demo(
     ] = None,
     scenario: Annotated[str, typer.Option(help="Any scenario that `prism scenario --list` names.")] = "demo-512",
     serve: Annotated[bool | None, typer.Option(help="Leave the dashboard open; by default in a terminal only.")] = None,
-    port: Annotated[int, typer.Option(help="Port of the dashboard.", min=1, max=65535)] = 8042,
+    port: Annotated[
+        int | None, typer.Option(help="Port of the dashboard; a free one if not given.", min=1, max=65535)
+    ] = None,
     json: JsonFlag = False,
 ) -> None:
     """The tour: a cluster diagnosed, a GPT emulated, a job recovered, explained and evaluated, and the dashboard."""
@@ -56,10 +55,15 @@ def run_demo(
                 show("", heading(part.title), faint(f"prism {shorten(part.words)}"))
             with progress(part.name):
                 stop = begun[part.name].result()
-            told["parts"].append({"part": part.name, "seconds": round(stop.seconds, 1), "lines": stop.lines})
+            told["parts"].append(
+                {"part": part.name, "seconds": round(stop.seconds, 1), "right": stop.right, "lines": stop.lines}
+            )
             if not json:
                 show("\n".join(f"  {line}" for line in stop.lines))
     told["screenshots"] = _show_dashboard(output, port, serve, json) if only is None else []
+    judged = [told["observed_right"]] if "observe" in chosen else []
+    judged += [part["right"] for part in told["parts"]]
+    note(f"{sum(judged)} of {len(judged)} parts found what was planted")
     if json:
         show_json(told)
 
@@ -82,6 +86,7 @@ def _choose(only: list[str] | None) -> list[str]:
 
 def _observe(output: Path, scenario: str, json: bool) -> dict[str, Any]:
     from prism.lab.scenarios import load_scenario, make_scenario, write_scenario
+    from prism.lab.tour.planted import match_faults
     from prism.observe import diagnose
 
     with progress("making the cluster's traffic"):
@@ -90,20 +95,24 @@ def _observe(output: Path, scenario: str, json: bool) -> dict[str, Any]:
     with progress("diagnosing it"):
         diagnosis = diagnose(made.flows, made.topology)
         write_diagnosis(diagnosis, output / "observe")
+    planted = match_faults(made, diagnosis)
     if not json:
         jobs = made.truth["jobs"]
         show(
             f"A cluster of {sum(j['gpus'] for j in jobs):,} GPUs and {len(jobs)} tenants, "
             f"{made.flows.height:,} flow records. Planted, unknown to the diagnosis:"
         )
-        show(table(None, ("what", "job", "culprit", ">GPU s lost"), _planted(made)))
-        show("Found, from the flows alone; jobs are numbered anew:\n")
+        show(table(None, ("what", "job", "culprit", ">GPU s lost"), [fault.cells() for fault in planted]))
+        show("Found, from the flows alone:\n")
         show_diagnosis(diagnosis)
+        show(*(fault.judge() for fault in planted))
         note(f"open {output}/observe/report.html, or {output}/observe/timeline.perfetto-trace in ui.perfetto.dev")
-    return {"planted": made.truth["faults"], "found": diagnosis.to_json()["findings"]}
+    right = all(fault.finding is not None for fault in planted)
+    found = diagnosis.to_json()["findings"]
+    return {"planted": made.truth["faults"], "found": found, "observed_right": right}
 
 
-def _show_dashboard(output: Path, port: int, serve: bool | None, json: bool) -> list[str]:
+def _show_dashboard(output: Path, port: int | None, serve: bool | None, json: bool) -> list[str]:
     """Take pictures of every page; on a terminal the dashboard then stays open."""
     import sys
     import webbrowser
@@ -129,11 +138,3 @@ def _wait_for_interrupt() -> None:
         signal.pause()
     except KeyboardInterrupt:
         return
-
-
-def _planted(made: ScenarioRun) -> list[list[Any]]:
-    rows = []
-    for fault in made.truth["faults"]:
-        blamed = f"{fault['culprit']['type']} {fault['culprit']['id']}"
-        rows.append([fault["kind"], ", ".join(fault["jobs"]), blamed, f"{fault['lost_gpu_seconds']:,.0f}"])
-    return rows

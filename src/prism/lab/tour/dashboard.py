@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+import socket
 import subprocess
 import sys
 import tempfile
@@ -27,8 +28,9 @@ _BROWSERS = ("chromium", "chromium-browser", "google-chrome", "chrome")
 
 
 @contextmanager
-def serving(folder: Path, port: int) -> Iterator[str]:
-    """Run `prism serve` on the folder; yields its address."""
+def serving(folder: Path, port: int | None) -> Iterator[str]:
+    """Run `prism serve` on the folder, at a free port unless one is given; yields its address."""
+    port = port or _find_free_port()
     command = [sys.executable, "-P", "-m", "prism", "serve", str(folder), "--port", str(port), "--no-token", "--quiet"]
     with tempfile.TemporaryFile() as log:
         process = subprocess.Popen(command, stdout=log, stderr=log)
@@ -63,6 +65,13 @@ def take_screenshots(address: str, folder: Path) -> list[Path]:
         if picture.exists():
             pictures.append(picture)
     return pictures
+
+
+def _find_free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port
 
 
 def _wait(address: str, process: subprocess.Popen[bytes]) -> None:

@@ -20,7 +20,7 @@ from prism.errors import PrismError
 
 PROGRAM = Path(__file__).with_name("program.py")
 HANGING = Path(__file__).with_name("hanging.py")
-_STEPS, _SAVE_EVERY, _KILL_AT = 240, 40, 100
+_STEPS, _SAVE_EVERY, _KILL_AT, _TRACE_JOBS = 240, 40, 100, 20_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,6 +31,8 @@ class Part:
     title: str
     words: tuple[str, ...]  # after `prism`
     sum_up: Callable[[Any], list[str]]
+    planted: str  # what the tour knows and the command does not
+    is_right: Callable[[Any], bool]
     keep: str = ""  # file in the tour's folder for the result
     after: str = ""  # the part whose files it reads
     beside: Callable[[], Any] | None = field(default=None, repr=False)  # an action while it runs
@@ -43,6 +45,7 @@ class Stop:
     part: Part
     seconds: float
     lines: list[str]
+    right: bool
 
 
 def list_parts(folder: Path) -> list[Part]:
@@ -56,6 +59,8 @@ def list_parts(folder: Path) -> list[Part]:
                    "--no-check-symmetry", "--output", str(folder / "emulate"), "--", str(PROGRAM), "--shard",
                    "--steps", "5", "--width", "128", "--layers", "2"),
             sum_up=_sum_up_emulation,
+            planted="a program of 1,024 equal ranks",
+            is_right=lambda told: told[-1]["world_size"] == 1024 and len(told[-1]["classes"]) == 1,
         ),
         Part(
             name="supervise",
@@ -64,13 +69,17 @@ def list_parts(folder: Path) -> list[Part]:
                    sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2", str(PROGRAM),
                    "--folder", str(run), "--steps", str(_STEPS), "--save-every", str(_SAVE_EVERY)),
             sum_up=_sum_up_run,
+            planted=f"one SIGKILL; {_STEPS} steps to do",
+            is_right=lambda told: _end_of(told[-1]) == ("done", _STEPS, 1),
             beside=lambda: _killing(run),
         ),
         Part(
             name="explain",
             title="Why the first attempt died, from its log",
-            words=("explain", str(run / "run" / "attempts")),
+            words=("explain", str(run / "run" / "attempts" / "0001")),
             sum_up=_sum_up_verdicts,
+            planted="SIGKILL of rank 1",
+            is_right=lambda told: [(d["cause"]["name"], d["first_rank"]) for d in told] == [("SIGKILL", 1)],
             keep="verdicts.jsonl",
             after="supervise",
         ),
@@ -80,13 +89,17 @@ def list_parts(folder: Path) -> list[Part]:
             words=("investigate", str(folder / "hang"), "--flows", str(folder / "hang" / "flows.csv"), "--topology",
                    str(folder / "hang" / "topology.csv"), "--output", str(folder / "investigate")),
             sum_up=_sum_up_investigation,
+            planted="rank 2 waits for a file that never comes",
+            is_right=lambda told: {"type": "rank", "id": "2"} in told[-1]["verdict"]["culprits"],
             beside=lambda: _hanging(folder / "hang"),
         ),
         Part(
             name="evaluate",
             title="Its checkpoints, scored",
-            words=("evaluate", str(folder / "plan.yaml"), "--output", str(folder / "evaluate")),
+            words=("evaluate", str(folder / "plan.yaml"), "--engine", "local", "--output", str(folder / "evaluate")),
             sum_up=_sum_up_scores,
+            planted=f"{_STEPS // _SAVE_EVERY} checkpoints and 4 datasets",
+            is_right=lambda told: [len(r) for r in told[-1]["results"].values()] == [4] * (_STEPS // _SAVE_EVERY),
             after="supervise",
         ),
         Part(
@@ -94,6 +107,8 @@ def list_parts(folder: Path) -> list[Part]:
             title="A datacenter's job trace (synthetic, with the statistics of Kalos)",
             words=("characterize", str(folder / "kalos.csv"), "--output", str(folder / "datacenter")),
             sum_up=_sum_up_datacenter,
+            planted=f"{_TRACE_JOBS:,} jobs",
+            is_right=lambda told: told[-1]["jobs"] == _TRACE_JOBS,
             beside=lambda: _tracing(folder / "kalos.csv"),
         ),
     ]  # fmt: skip
@@ -113,16 +128,21 @@ def prepare(folder: Path) -> None:
 
 
 def run_part(part: Part, folder: Path) -> Stop:
-    """Run one part as a process of its own."""
+    """Run one part as a process of its own; a part that fails says so, and the others go on."""
     start = time.perf_counter()
-    with ExitStack() as stack:
-        if part.beside:
-            stack.enter_context(part.beside())
-        lines = call(part.words)
-    if part.keep:
-        (folder / part.keep).write_text("\n".join(lines) + "\n")
-    documents = [json.loads(line) for line in lines]
-    return Stop(part=part, seconds=time.perf_counter() - start, lines=part.sum_up(documents))
+    try:
+        with ExitStack() as stack:
+            if part.beside:
+                stack.enter_context(part.beside())
+            printed = call(part.words)
+        if part.keep:
+            (folder / part.keep).write_text("\n".join(printed) + "\n")
+        documents = [json.loads(line) for line in printed]
+        right, lines = part.is_right(documents), part.sum_up(documents)
+    except (PrismError, OSError, ValueError, LookupError, TypeError) as error:
+        right, lines = False, [str(error)]
+    lines.append(f"{'right' if right else 'WRONG'}: planted was {part.planted}")
+    return Stop(part=part, seconds=time.perf_counter() - start, lines=lines, right=right)
 
 
 def call(words: tuple[str, ...]) -> list[str]:
@@ -162,7 +182,7 @@ def _killing(run: Path) -> Iterator[None]:
 @contextmanager
 def _tracing(path: Path) -> Iterator[None]:
     """Generate the job trace that the part reads."""
-    call(("generate-trace", "kalos", "--jobs", "20000", "--output", str(path)))
+    call(("generate-trace", "kalos", "--jobs", str(_TRACE_JOBS), "--output", str(path)))
     yield
 
 
@@ -188,21 +208,24 @@ def _sum_up_emulation(documents: list[Any]) -> list[str]:
     kinds = f"{len(told['classes'])} kind{'s' if len(told['classes']) > 1 else ''} of rank"
     return [
         f"{told['world_size']:,} ranks: {told['predicted_ms']:.1f} ms a step predicted, {kinds} run for real; "
-        f"peak memory {peak:.0f} MB"
+        f"peak memory {peak:.0f} MB. The time is of this machine's processor, not of a GPU"
     ]
+
+
+def _end_of(told: dict[str, Any]) -> tuple[str, int, int]:
+    return told["outcome"], told["step"], told["num_failures"]
 
 
 def _sum_up_run(documents: list[Any]) -> list[str]:
     told = documents[-1]
     return [
-        f"{told['outcome']} at step {told['step']} in attempt {told['attempt']}, after {told['num_failures']} failure;"
-        " no hand on it",
+        f"{told['outcome']} at step {told['step']} in attempt {told['attempt']}, failures: {told['num_failures']}",
         *told["decisions"][-6:],
     ]
 
 
 def _sum_up_verdicts(documents: list[Any]) -> list[str]:
-    return [f"{d['log']}: {d['reason']} ({d['category']}), so {d['action']}" for d in documents]
+    return [f"{d['outcome']}: {d['cause']['text'] or d['reason']}; {d['action']}" for d in documents]
 
 
 def _sum_up_scores(documents: list[Any]) -> list[str]:

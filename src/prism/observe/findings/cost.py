@@ -204,7 +204,10 @@ def settle(case: Case, window: Window, saved_ns: float | None, how: str = "job s
         if measured is None or abs(solved - measured) <= _TRUSTED * max(measured, 1e-9):
             return Cost(solved, f"without it steps would be {100 * solved / total:.1f} % shorter ({how})")
     if measured is not None:
-        return Cost(measured, f"without it steps were {100 * measured / total:.1f} % shorter (measured outside)")
+        return Cost(
+            measured,
+            f"without it steps were {100 * measured / total:.1f} % shorter (as the job's other steps are)",
+        )
     share = window.mean / (1 + window.mean)
     return Cost(share * total, f"without it steps may be up to {100 * share:.1f} % shorter (a bound, not solved)")
 
