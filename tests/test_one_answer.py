@@ -9,7 +9,9 @@ import pytest
 
 from prism.datacenter.characterize.checkpoints import CheckpointCosts, advise_checkpoints
 from prism.machine.hosts import expand_hosts
+from prism.observe.watch.alerts import _to_alert
 from prism.recover.interval import IntervalConfig, SaveClock, choose_interval_s
+from prism.serve.alerts import Alert, write_body
 
 SOURCE = Path(__file__).parents[1] / "src" / "prism"
 # Programs that run on other hosts, or inside the program or sandbox they watch, as one file without our imports.
@@ -39,6 +41,19 @@ def test_the_best_checkpoint_interval_is_the_same_for_a_job_and_for_a_datacenter
     clock.save_done(120.0)
     assert advice.interval_s == clock.interval_s == choose_interval_s(120.0, 3_600.0)
     assert advice.interval_s / 60 == pytest.approx(14.2, abs=0.05)
+
+
+def test_a_finding_has_the_same_labels_whoever_tells_alertmanager() -> None:
+    document = {
+        "id": "f-1", "kind": "hang", "job": "job-1", "culprit": {"type": "host", "id": "n3"}, "evidence": "silent",
+        "lost_gpu_seconds": 1.0, "start_ns": 1, "end_ns": 2,
+    }  # fmt: skip
+    alert = Alert(
+        id="watch~job-1/hang", status="firing", kind="hang", job="job-1", culprit_type="host", culprit="n3", start_ns=1,
+        end_ns=2, lost_gpu_seconds=1.0, evidence="silent", link="",
+    )  # fmt: skip
+    (served,) = write_body(alert, "alertmanager", 10.0, 300.0)
+    assert served["labels"] == _to_alert(document, ends_s=310.0)["labels"]
 
 
 def test_host_lists_are_expanded_in_one_place() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import math
 import shutil
 import socket
 import subprocess
@@ -34,6 +35,9 @@ ROW = FindingRow(
     origin_ns="1780000000000000000", from_ns=5_000_000_000, to_ns=15_000_000_000, lost_gpu_seconds=100.0, score=0.9,
     evidence="silent <for> 10 s",
 )  # fmt: skip
+
+
+NOW_S = 1_780_000_020.0  # seconds after the end of ROW
 
 
 @pytest.fixture
@@ -69,6 +73,33 @@ def test_a_finding_is_reported_once_and_its_end_once() -> None:
     assert [alert.status for alert in told] == ["resolved"] and firing == {}
 
 
+def test_what_lay_in_a_file_that_is_damaged_is_not_over() -> None:
+    firing, _ = decide_alerts({}, [ROW], [], AlertConfig())
+    still, told = decide_alerts(firing, [], [], AlertConfig(), lost={"watch"})
+    assert told == [] and still == firing
+    assert [alert.status for alert in decide_alerts(still, [], [], AlertConfig(), lost={"other"})[1]] == ["resolved"]
+
+
+def test_a_finding_of_last_year_calls_nobody_and_one_of_this_hour_does() -> None:
+    ended_ns = int(ROW.origin_ns) + ROW.to_ns
+    for later_ns, number in ((400 * 86_400 * 10**9, 0), (3_600 * 10**9, 1)):
+        assert len(decide_alerts({}, [ROW], [], AlertConfig(), ended_ns + later_ns)[1]) == number
+
+
+def test_an_alert_waits_for_a_receiver_that_is_down_and_comes_before_its_end(
+    tmp_path: Path, receiver: tuple[str, list[Any]]
+) -> None:
+    url, got = receiver
+    down = AlertConfig(channels=(Channel(name="hook", type="webhook", url="http://127.0.0.1:9"),), timeout_s=0.5)
+    Alerter(down, tmp_path, clock=lambda: NOW_S).look([ROW], [])
+    up = AlertConfig(channels=(Channel(name="hook", type="webhook", url=url),))
+    again = Alerter(up, tmp_path, clock=lambda: NOW_S + 30)  # after a restart as well
+    again.look([], [])
+    assert [body["status"] for _, body in got] == ["firing", "resolved"]
+    again.look([], [])
+    assert len(got) == 2
+
+
 def test_an_alert_links_to_its_very_seconds() -> None:
     _, (alert,) = decide_alerts({}, [ROW], [], AlertConfig(public_url="https://prism.example.com/"))
     assert alert.link == (
@@ -92,7 +123,7 @@ def test_every_channel_gets_a_message_in_its_own_format(tmp_path: Path, receiver
         Channel(name="chat", type="slack", url=f"{url}/chat"),
         Channel(name="am", type="alertmanager", url=url),
     )
-    alerter = Alerter(AlertConfig(channels=channels, public_url="https://p"), tmp_path)
+    alerter = Alerter(AlertConfig(channels=channels, public_url="https://p"), tmp_path, clock=lambda: NOW_S)
     alerter.look([ROW], [])
     bodies = dict(got)
     assert bodies["/hook"]["status"] == "firing" and bodies["/hook"]["link"].startswith("https://p/job?key=")
@@ -100,7 +131,9 @@ def test_every_channel_gets_a_message_in_its_own_format(tmp_path: Path, receiver
     (raised,) = bodies["/api/v2/alerts"]
     assert raised["labels"]["culprit"] == "node-3" and raised["generatorURL"].startswith("https://p/job?")
     got.clear()
-    assert Alerter(AlertConfig(channels=channels[:1]), tmp_path).look([ROW], []) == []  # told before the restart
+    assert (
+        Alerter(AlertConfig(channels=channels[:1]), tmp_path, clock=lambda: NOW_S).look([ROW], []) == []
+    )  # told before the restart
     assert got == []
 
 
@@ -226,7 +259,9 @@ def test_a_real_alertmanager_takes_an_alert_lists_its_link_and_sees_its_end(tmp_
     try:
         wait_until(lambda: httpx.get(f"{url}/-/ready", timeout=60).status_code == 200)
         channel = Channel(name="am", type="alertmanager", url=url)
-        alerter = Alerter(AlertConfig(channels=(channel,), public_url="https://prism.example.com"), tmp_path / "state")
+        config = AlertConfig(channels=(channel,), public_url="https://prism.example.com", oldest_s=math.inf)
+        alerter = Alerter(config, tmp_path / "state")  # by the real clock, which Alertmanager compares with
+
         alerter.look([ROW], [])
         assert alerter.deliveries["am"].ok, alerter.deliveries["am"].why
         (alert,) = httpx.get(f"{url}/api/v2/alerts", timeout=600).json()

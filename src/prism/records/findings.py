@@ -119,3 +119,12 @@ def findings_from_frame(frame: pl.DataFrame) -> list[Finding]:
         )
         for row in FINDINGS.conform(frame, "findings").iter_rows(named=True)
     ]
+
+
+def label_alert(kind: str, job: str, culprit_type: str, culprit: str) -> dict[str, str]:
+    """The labels of a finding's alert, whoever sends it, so that one fault is one alert and one silence holds it.
+
+    The job is not called `job`, a label that Prometheus gives to every target; a group's id is cut.
+    """
+    names = {"kind": kind, "prism_job": job, "culprit_type": culprit_type, "culprit": culprit[:200]}
+    return {"alertname": "PrismFinding", **names}

@@ -7,7 +7,7 @@ import json
 import os
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime
@@ -20,6 +20,7 @@ import yaml
 
 from prism.errors import BadFileError
 from prism.machine.files import write_durably
+from prism.records.findings import label_alert
 from prism.serve.history.notes import Silence
 from prism.serve.shapes.jobs import FindingRow
 
@@ -48,6 +49,9 @@ class AlertConfig:
     holds_s: float = 300.0
     timeout_s: float = 5.0
     tries: int = 3
+    oldest_s: float = 86_400.0  # a finding that ended longer ago is history and calls nobody
+    kept_s: float = 86_400.0  # how long a message that a receiver did not take is tried again
+    most_kept: int = 1_000  # such messages of one channel
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -109,13 +113,19 @@ def decide_alerts(
     findings: Iterable[FindingRow],
     silences: Iterable[Silence],
     config: AlertConfig,
+    now_ns: int = 0,
+    lost: Collection[str] = (),
 ) -> tuple[dict[str, Alert], list[Alert]]:
-    """The alerts that fire now, and those to send: new ones and ended ones. A silence holds back only new ones."""
+    """The alerts that fire now, and those to send: new ones and ended ones. A silence holds back only new ones.
+
+    What lay in a place whose documents cannot be read (`lost`) goes on firing: it was lost sight of, and is not over.
+    """
     held = tuple(silences)
-    now: dict[str, Alert] = {}
+    now = {id: alert for id, alert in firing.items() if id.partition("~")[0] in lost}
     for row in findings:
         alert = describe_alert(row, config.public_url)
         quiet = row.lost_gpu_seconds < config.least_lost_gpu_s or any(is_silenced(alert, silence) for silence in held)
+        quiet = quiet or alert.end_ns < now_ns - config.oldest_s * 1e9
         if alert.id in firing or not quiet:
             now[alert.id] = alert
     told = [alert for id, alert in now.items() if id not in firing]
@@ -161,8 +171,7 @@ def write_body(alert: Alert, kind: ChannelType, now_s: float, holds_s: float) ->
         return {"text": f"{mark} {_plain(what)} ({alert.status})\n{_plain(alert.evidence)}{link}"}
     if kind == "alertmanager":
         ends_s = now_s if alert.status == "resolved" else now_s + holds_s
-        labels = {"alertname": "PrismFinding", "kind": alert.kind, "prism_job": alert.job,
-                  "culprit_type": alert.culprit_type, "culprit": alert.culprit, "prism_id": alert.id}  # fmt: skip
+        labels = label_alert(alert.kind, alert.job, alert.culprit_type, alert.culprit)
         return [{"labels": labels, "annotations": {"summary": what, "description": alert.evidence},
                  "startsAt": _clock(min(alert.start_ns / 1e9, now_s)), "endsAt": _clock(ends_s),
                  "generatorURL": alert.link}]  # fmt: skip
@@ -218,6 +227,7 @@ class Alerter:
         self.firing: dict[str, Alert] = self._restore()
         self._lock = threading.Lock()
         self._repeat_at = 0.0
+        self._unsent: dict[str, list[tuple[int, Alert]]] = self._restore_unsent()
 
     @property
     def num_firing(self) -> int:
@@ -230,18 +240,28 @@ class Alerter:
         with self._open_deliveries() as known:
             return {channel.name: known.get(channel.name, Delivery()) for channel in self.config.channels}
 
-    def look(self, findings: Iterable[FindingRow], silences: Iterable[Silence]) -> list[Alert]:
-        """One round: decide, write the decision down, send."""
+    def look(
+        self, findings: Iterable[FindingRow], silences: Iterable[Silence], lost: Collection[str] = ()
+    ) -> list[Alert]:
+        """One round: decide, write the decision down, send; first what a receiver did not take before, in order."""
         with self._lock:
-            self.firing, told = decide_alerts(self.firing, findings, silences, self.config)
+            now_ns = int(self.clock() * 1e9)
+            self.firing, told = decide_alerts(self.firing, findings, silences, self.config, now_ns, lost)
+            before = {name: list(rows) for name, rows in self._unsent.items()}
+            for channel in self.config.channels:
+                self._unsent.setdefault(channel.name, []).extend((now_ns, alert) for alert in told)
             if told:
                 self._keep()
             again = self.clock() >= self._repeat_at
             for channel in self.config.channels:
+                self._unsent[channel.name] = self._send_in_order(channel, now_ns)
                 repeated = list(self.firing.values()) if again and channel.type == "alertmanager" else []
-                fresh = {alert.id for alert in told}
-                for alert in (*told, *(alert for alert in repeated if alert.id not in fresh)):
-                    self._tell(channel, alert)
+                fresh = {alert.id for alert in told} | {alert.id for _, alert in self._unsent[channel.name]}
+                for alert in repeated:
+                    if alert.id not in fresh:
+                        self._tell(channel, alert)
+            if told or self._unsent != before:
+                self._keep_unsent()
             if again:
                 self._repeat_at = self.clock() + self.config.repeat_s
             return told
@@ -260,7 +280,16 @@ class Alerter:
         self._tell(channel, alert)
         return self.deliveries[name]
 
-    def _tell(self, channel: Channel, alert: Alert) -> None:
+    def _send_in_order(self, channel: Channel, now_ns: int) -> list[tuple[int, Alert]]:
+        """Send what waits for a channel, up to the first message that it does not take; returns what still waits."""
+        oldest_ns = now_ns - self.config.kept_s * 1e9
+        waiting = [row for row in self._unsent[channel.name] if row[0] >= oldest_ns][-self.config.most_kept :]
+        for place, (_, alert) in enumerate(waiting):
+            if not self._tell(channel, alert):
+                return waiting[place:]
+        return []
+
+    def _tell(self, channel: Channel, alert: Alert) -> bool:
         body = write_body(alert, channel.type, self.clock(), self.config.holds_s)
         why = "never tried"
         for _ in range(self.config.tries):
@@ -270,6 +299,7 @@ class Alerter:
         with self._open_deliveries() as known:
             sent = known.get(channel.name, Delivery()).num_sent + (not why)
             known[channel.name] = Delivery(at_ns=int(self.clock() * 1e9), ok=not why, why=why, num_sent=sent)
+        return not why
 
     @contextmanager
     def _open_deliveries(self) -> Iterator[dict[str, Delivery]]:
@@ -299,6 +329,20 @@ class Alerter:
         rows = [{name: getattr(alert, name) for name in Alert.__slots__} for alert in self.firing.values()]
         self.path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
         write_durably(self.path, json.dumps(rows))
+
+    def _keep_unsent(self) -> None:
+        if self.path is not None:
+            rows = {name: [(at, asdict(alert)) for at, alert in waiting] for name, waiting in self._unsent.items()}
+            write_durably(self.path.with_name("unsent.json"), json.dumps(rows))
+
+    def _restore_unsent(self) -> dict[str, list[tuple[int, Alert]]]:
+        if self.path is None or self.follows:
+            return {}
+        try:
+            found = json.loads(self.path.with_name("unsent.json").read_bytes())
+            return {name: [(int(at), Alert(**row)) for at, row in rows] for name, rows in found.items()}
+        except (OSError, ValueError, TypeError, AttributeError):
+            return {}
 
     def _restore(self) -> dict[str, Alert]:
         if self.path is None or not self.path.exists():

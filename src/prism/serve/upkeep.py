@@ -52,7 +52,10 @@ class Upkeep:
 
     def alert(self) -> None:
         """Send new findings to the channels."""
-        self.alerter.look(find_now(self.library.snapshot).findings, self.notes.silences())
+        snapshot = self.library.snapshot
+        unread = [state.path for state in snapshot.states if state.state in ("broken", "gone")]
+        lost = {path.rpartition("/")[0] or "." for path in unread}
+        self.alerter.look(find_now(snapshot).findings, self.notes.silences(), lost)
 
     def start(self, look: Callable[[], object] | None = None) -> list[asyncio.Task[NoReturn]]:
         """The tasks that go on until they are cancelled."""

@@ -271,7 +271,7 @@ def test_alertmanager_is_told_of_findings_their_growth_and_their_end(alertmanage
     sink = AlertmanagerAlerts(alertmanager)
 
     def alerts() -> Any:
-        return ask(f"{alertmanager}/api/v2/alerts?filter=finding%3D%22finding-1%22")
+        return ask(f"{alertmanager}/api/v2/alerts?filter=culprit%3D%2210.0.0.1%22")
 
     sink.send(finding_document(10.0))
     (raised,) = wait_until(alerts, 600)

@@ -13,6 +13,7 @@ from typing import Any, Protocol
 from urllib.parse import urlsplit
 
 from prism.errors import BadConfigError
+from prism.records.findings import label_alert
 
 _TIMEOUT_S = 5.0
 _PAUSES_S = (0.5, 2.0, 8.0)  # between tries
@@ -128,7 +129,9 @@ class AlertmanagerAlerts(_Poster):
         """Raise an alert, change it, or end it."""
         if document.get("status") == "resolved":
             self._firing.pop(document["id"], None)
-            self._post([_to_alert(document, ends_s=time.time())])
+            ended = _to_alert(document, ends_s=time.time())
+            if all(_to_alert(other, ends_s=0.0)["labels"] != ended["labels"] for other in self._firing.values()):
+                self._post([ended])
             return
         self._firing[document["id"]] = document
         self._post([_to_alert(document, ends_s=time.time() + _HOLDS_S)])
@@ -152,13 +155,7 @@ def _to_alert(document: dict[str, Any], *, ends_s: float) -> dict[str, Any]:
     """An alert in the form of Alertmanager's API; its labels stay the same for as long as the finding lasts."""
     culprit = document["culprit"]
     return {
-        "labels": {
-            "alertname": "PrismFinding",
-            "finding": document["id"],
-            "kind": document["kind"],
-            "job": document["job"],
-            "culprit_type": culprit["type"],
-        },
+        "labels": label_alert(document["kind"], document["job"], culprit["type"], culprit["id"]),
         "annotations": {
             "culprit": culprit["id"],
             "summary": f"{document['kind']} of {document['job']}: {culprit['type']} {culprit['id']}",

@@ -158,12 +158,12 @@ class Guard:
         asked = parse_qs(scope["query_string"].decode("latin-1"))
         asked_for = asked.pop("token", [""])[0]
         given = asked_for or headers.get("authorization", "").removeprefix("Bearer ")
+        known = self._find(lambda token: is_same(token.digest, digest_of(given))) if given else None
+        if known is not None:  # however many wrong ones came from this address, which may be a proxy's
+            return _check_scope(known, scope) or (self._let_in(scope, known, asked) if asked_for else None)
         if given and self.tries.are_too_many(client):
             wait = {"Retry-After": str(math.ceil(self.config.wrong_tries_s))}
             return answer_error(429, "too many wrong tokens from this address; wait a minute", wait)
-        known = self._find(lambda token: is_same(token.digest, digest_of(given))) if given else None
-        if known is not None:
-            return _check_scope(known, scope) or (self._let_in(scope, known, asked) if asked_for else None)
         if given:
             self.tries.note(client)
         if "text/html" in headers.get("accept", "") and not scope["path"].startswith("/api/"):
