@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import polars as pl
 import pytest
+from test_finding_decisions import make_case
 
+from prism.observe.delays.lateness import Lateness
+from prism.observe.delays.uneven import find_uneven
 from prism.observe.diagnose import diagnose
 from prism.observe.diagnosis import Diagnosis
 from prism.observe.traffic.torn_transfers import find_torn
@@ -108,3 +113,21 @@ def test_the_only_whole_hop_of_a_thousand_shows_which_records_are_parts_of_one()
     connection, start, end, size = (np.array(column, np.int64) for column in zip(*sorted(rows), strict=True))
     torn = find_torn(connection, start, end, size)
     assert len(torn.part) == 8 * (num - 1)
+
+
+@pytest.mark.parametrize("shared", [True, False], ids=["all stages of a replica", "one stage alone"])
+def test_work_of_a_pipeline_is_uneven_where_all_stages_of_a_replica_work_longer_at_once(shared: bool) -> None:
+    """Work is seen on the first micro-batch alone, so it need not go with the length of steps."""
+    rng, replicas, steps = np.random.default_rng(0), 8, 40
+    first, second = (np.where(rng.random((replicas, steps)) < 0.4, 0.5, 0.0) for _ in range(2))
+    late = np.concatenate([first, first if shared else second]) + rng.normal(0, 0.01, (2 * replicas, steps))
+    length = 1 + 0.2 * rng.random(steps)
+    case = make_case(length.tolist())
+    ends, chains = np.arange(2 * replicas), tuple((r, r + replicas) for r in range(replicas))
+    case = replace(
+        case, job=replace(case.job, endpoints=ends), stages=replace(case.stages, chains=chains),
+        endpoints=pl.DataFrame({"address": [f"10.0.{e}.1" for e in ends], "host": [f"host-{e}" for e in ends]}),
+    )  # fmt: skip
+    table = Lateness(endpoints=ends, late=late, how="past", of_past=True, of_work=True)
+    found = find_uneven(case, [table])
+    assert [p.finding.kind for p in found] == (["load_imbalance"] if shared else [])

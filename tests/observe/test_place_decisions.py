@@ -21,7 +21,8 @@ from test_finding_decisions import (
     name,
 )
 
-from prism.observe.findings import network, ranking, stages, suspects
+from prism.observe.delays import ranking
+from prism.observe.findings import network, stages, suspects
 from prism.observe.findings.case import culprit
 from prism.observe.findings.scoring import score_delays
 from prism.observe.findings.suspects import rank_suspects, set_scene, weigh_rivals

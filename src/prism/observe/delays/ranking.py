@@ -81,8 +81,8 @@ def find_all(
         slow = [] if scene is None else _apart_from(stops, find_network(scene, felt))
         # Where a link is slow nobody begins late, and transfers that wait for a late rank are long too.
         slow = [p for p in slow if not any(p.rivals(x) for x in late)]
-        # A stage that is heavy by design is looked for only if nothing else is late.
-        heavy = [] if late or hidden else find_heavy_stages(case)
+        # A stage is heavy by design whatever begins later; who is late all the time may be what makes it so.
+        heavy = [] if hidden or any(_lasts(case, x.finding) for x in late) else find_heavy_stages(case)
         told = choose(case, heavy + late + shared + slow)
         causes = stops + [c for c in told if _is_worth_telling(case, c)]
         awaited = find_awaited(case) if case.waits_visible and not causes else []
@@ -138,6 +138,12 @@ def _sends_slowly(case: Case, finding: Finding) -> bool:
     inside = pl.col("start_ns").is_between(finding.start_ns, finding.end_ns)
     while_late, usual = (own.filter(when).select(took).item() for when in (inside, ~inside))
     return bool(while_late and usual and while_late > levels.RATIO_DOUBLE * usual)
+
+
+def _lasts(case: Case, finding: Finding) -> bool:
+    """Whether a finding is there for most of the observation."""
+    all_ns = int(case.steps["end_ns"].max() - case.steps["start_ns"].min())  # type: ignore[operator]
+    return finding.end_ns - finding.start_ns > levels.SHARE_HALF * all_ns
 
 
 def _is_long(case: Case, stop: Finding) -> bool:

@@ -1,9 +1,15 @@
-"""Uneven load: another host is late in each step, and steps are longer by what it is late."""
+"""Uneven load: another host is late in each step, and steps are longer by what it is late.
+
+Calls show all that a host is late by in a step, so it must go with how long steps are. Work in a pipeline is seen on a
+few of its micro-batches, which says little about the length of a step; but all stages of a replica work on the same
+data, so what is long for one of them is long for the others.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 import numpy as np
 
@@ -19,7 +25,7 @@ class UnevenConfig:
     """When hosts take turns at being late."""
 
     least: float = 0.03  # of a step: in any job some rank arrives last
-    explains: float = 0.5  # of how steps differ in length, that who is last must explain
+    explains: float = 0.5  # correlation of who is last with the length of steps, or of a stage with the next
     others: float = 0.2  # of the lateness of the last: a third host is this late too where work is uneven
     one: float = 0.6  # of the slow steps: a host that is last in more is the cause itself
     steps: int = 8  # slow ones, at least
@@ -48,7 +54,8 @@ def find_uneven(case: Case, tables: Sequence[Lateness], config: UnevenConfig | N
         third = np.sort(late[:, inside], axis=0)[-3] if len(late) > 2 else top[inside]
         if np.median(third / np.maximum(top[inside], 1e-12)) < config.others:
             continue  # One host pauses and all others come as ever.
-        if np.ptp(top[inside]) == 0 or np.corrcoef(top, length)[0, 1] < config.explains:
+        explained = _compare_stages(case, table) if table.of_work else _correlate(top, length)
+        if explained < config.explains:
             continue
         cost = settle(case, window, None)
         if cost.lost_s < config.least * float(case.length_s[inside].sum()):
@@ -68,3 +75,19 @@ def _by_host(case: Case, table: Lateness) -> Floats:
     hosts = [[case.hosts[e] == host for e in table.endpoints.tolist()] for host in case.own_by_host]
     rows = [more[own].max(axis=0) for own in hosts if any(own)]
     return np.stack(rows) if rows else np.empty((0, table.late.shape[1]))
+
+
+def _compare_stages(case: Case, table: Lateness) -> float:
+    """How far what each stage of a replica is late by goes with what the next one is late by."""
+    row = {int(e): i for i, e in enumerate(table.endpoints.tolist())}
+    hops = [(row[a], row[b]) for chain in case.stages.chains for a, b in pairwise(chain) if a in row and b in row]
+    one, other = (table.late[[hop[side] for hop in hops]].ravel() for side in (0, 1))
+    known = ~np.isnan(one) & ~np.isnan(other)
+    return _correlate(one[known], other[known])
+
+
+def _correlate(one: Floats, other: Floats) -> float:
+    """Their correlation, 0 where one of them is always the same."""
+    if len(one) < 2 or np.ptp(one) == 0 or np.ptp(other) == 0:
+        return 0.0
+    return float(np.corrcoef(one, other)[0, 1])
