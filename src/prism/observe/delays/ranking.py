@@ -142,7 +142,7 @@ def _sends_slowly(case: Case, finding: Finding) -> bool:
 
 def _lasts(case: Case, finding: Finding) -> bool:
     """Whether a finding is there for most of the observation."""
-    all_ns = int(case.steps["end_ns"].max() - case.steps["start_ns"].min())  # type: ignore[operator]
+    all_ns = int(case.steps["end_ns"].to_numpy()[-1] - case.steps["start_ns"].to_numpy()[0])
     return finding.end_ns - finding.start_ns > levels.SHARE_HALF * all_ns
 
 
