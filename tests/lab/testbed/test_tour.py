@@ -28,8 +28,8 @@ def test_parts_are_summed_up_in_a_few_words(tmp_path: Path) -> None:
     parts = {part.name: part for part in list_parts(tmp_path)}
     scored = {"trials": 2, "makespan_s": 4.5, "lower_bound_s": 2.4, "results": {"step-1": {"text": {"bits": 3.0}}}}
     assert parts["evaluate"].sum_up([scored]) == ["2 trials in 4.5 s, at least 2.4 s", "step-1: text 3"]
-    verdict = {"log": "a.log", "reason": "NodeFailure", "category": "infrastructure", "action": "restart"}
-    assert parts["explain"].sum_up([verdict]) == ["a.log: NodeFailure (infrastructure), so restart"]
+    verdict = {"outcome": "failed", "cause": {"text": ""}, "reason": "NodeFailure", "action": "restart"}
+    assert parts["explain"].sum_up([verdict]) == ["failed: NodeFailure; restart"]
 
 
 @pytest.fixture
@@ -39,9 +39,7 @@ def begun(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
     def run_part(part: Part, folder: Path) -> Stop:
         names.append(part.name)
-        if part.name == "bad":
-            raise PrismError("it failed")
-        return Stop(part=part, seconds=0.0, lines=[part.name])
+        return Stop(part=part, seconds=0.0, lines=[part.name], right=part.name != "bad")
 
     monkeypatch.setattr(lanes, "run_part", run_part)
     monkeypatch.setattr(lanes, "_num_cores", lambda: 2)
@@ -49,7 +47,15 @@ def begun(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
 
 def make_part(name: str, after: str = "") -> Part:
-    return Part(name=name, title=name, words=(name,), sum_up=lambda documents: [], after=after)
+    return Part(
+        name=name,
+        title=name,
+        words=(name,),
+        sum_up=lambda told: [],
+        planted="",
+        is_right=lambda told: True,
+        after=after,
+    )
 
 
 def test_parts_run_beside_the_callers_work_first_those_that_others_wait_for(tmp_path: Path, begun: list[str]) -> None:
@@ -67,8 +73,9 @@ def test_a_part_that_reads_the_files_of_one_that_failed_is_not_begun_and_tells_w
     tmp_path: Path, begun: list[str]
 ) -> None:
     parts = [make_part("bad"), make_part("reader", after="bad")]
-    with lanes.running(parts, tmp_path, threading.Event()) as stops, pytest.raises(PrismError, match="it failed"):
-        stops["reader"].result(60)
+    with lanes.running(parts, tmp_path, threading.Event()) as stops:
+        stop = stops["reader"].result(60)
+    assert not stop.right and stop.lines == ["WRONG: not begun, since bad went wrong"]
     assert begun == ["bad"]
 
 

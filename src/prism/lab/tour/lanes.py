@@ -33,8 +33,9 @@ def running(parts: Sequence[Part], folder: Path, over: threading.Event) -> Itera
 
 
 def _run(part: Part, folder: Path, before: Future[Stop] | None) -> Stop:
-    if before is not None:
-        before.result()
+    if before is not None and not before.result().right:
+        name = before.result().part.name
+        return Stop(part=part, seconds=0.0, lines=[f"WRONG: not begun, since {name} went wrong"], right=False)
     return run_part(part, folder)
 
 
