@@ -100,7 +100,7 @@ def test_a_network_that_is_not_known_asks_for_a_calibration(folder: Path, monkey
     result = call(str(folder / "graph"), "--cluster", "aws-p4d", "--json")
     known = json.loads(result.stdout)["communication"]
     assert known["calibrate"] and known["error_band_pct"] > 100 and known["measured_share"] == 0
-    assert any("prism calibrate --from" in text for text in notes)
+    assert any("prism calibrate --nccl-tests" in text for text in notes)
 
 
 def build_ring(num_ranks: int):
