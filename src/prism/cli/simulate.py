@@ -112,7 +112,8 @@ def _ask_for_calibration(known: Assessment) -> str:
     factor = 1 + known.error_band_pct / 100
     return (
         f"communication is modelled: on networks like this one measured times lie within a factor of {factor:.1f}; "
-        "measure yours with nccl-tests, then `prism calibrate --nccl-tests OUTPUT --output FILE`, and pass --calibration FILE"
+        "measure yours with nccl-tests, then `prism calibrate --nccl-tests OUTPUT --output FILE`, and pass "
+        "--calibration FILE"
     )
 
 
