@@ -3,8 +3,8 @@
     python proving/ratchet.py              every judge that is there
     python proving/ratchet.py hangs logs   these
 
-The judges are no part of this repository. `PRISM_JUDGES` names the folder that holds `judges/` and `data/`; by default it
-is `shared` beside the checkout. A judge that is not there is left out, and that is said.
+The judges are no part of this repository. `PRISM_JUDGES` names the folder that holds `judges/` and `data/`; by default
+it is `shared` beside the checkout. A judge that is not there is left out, and that is said.
 """
 
 from __future__ import annotations

@@ -68,10 +68,10 @@ def test_sharing_links_is_at_least_as_long(folder: Path):
 
 
 def test_jitter_gives_percentiles(folder: Path):
-    document = json.loads(call(str(folder / "graph"), "--jitter", "0.1", "--seeds", "5", "--json").stdout)
+    document = json.loads(call(str(folder / "graph"), "--jitter", "0.1", "--draws", "5", "--json").stdout)
     spread = document["jitter"]
     assert spread["p5_ns"] <= spread["p50_ns"] <= spread["p95_ns"] <= spread["p99_ns"]
-    assert "step time over 5 draws" in call(str(folder / "graph"), "--jitter", "0.1", "--seeds", "5").output
+    assert "step time over 5 draws" in call(str(folder / "graph"), "--jitter", "0.1", "--draws", "5").output
 
 
 @pytest.mark.parametrize(
@@ -89,7 +89,7 @@ def test_wrong_input_is_an_input_error(folder: Path, words: list[str], message: 
     assert message in str(result.exception)
 
 
-@pytest.mark.parametrize("words", [["--calibration", "x.csv"], ["--chakra"], ["--seeds", "0"]])
+@pytest.mark.parametrize("words", [["--calibration", "x.csv"], ["--chakra"], ["--draws", "0"]])
 def test_wrong_use_exits_two(folder: Path, words: list[str]):
     assert call(str(folder / "graph"), *words).exit_code == 2
 
