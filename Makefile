@@ -97,8 +97,8 @@ site: $(READY)  ## build the documentation site into out/site
 release: $(READY)  ## build a wheel and an sdist, check them and install them into empty environments
 	sh scripts/release.sh $(BIN)/python
 
-bench: $(READY)  ## run every benchmark beside its peers and print the tables
-	@for script in $$(grep -l '__main__' proving/benchmarks/*.py); do echo "== $$script"; $(BIN)/python $$script || exit 1; done
+bench: $(READY)  ## run every benchmark beside its peers, to the end; QUICK=1 for smaller inputs
+	@$(BIN)/python -m proving $(if $(QUICK),--quick) --output $(OUT)/proving
 
 corpus: $(READY)  ## make real jobs fail in every way we know, and score `prism explain` on their logs
 	$(BIN)/python proving/make_corpus.py $(OUT)/corpus
