@@ -71,6 +71,7 @@ check: $(READY)  ## format, lint, types, import layers
 	$(BIN)/python scripts/write_reference.py --check
 	$(BIN)/python scripts/write_serve_client.py --check
 	$(BIN)/python scripts/write_diagrams.py --check
+	$(BIN)/python scripts/write_figures.py --check
 	$(BIN)/python scripts/check_tests.py
 
 format: $(READY)  ## rewrite the code as `make check` wants it
@@ -81,6 +82,7 @@ docs: $(READY)  ## write the reference pages, diagrams and pictures from the cod
 	$(BIN)/python scripts/write_cli_docs.py
 	$(BIN)/python scripts/write_reference.py --runs
 	$(BIN)/python scripts/write_serve_client.py
+	$(BIN)/python scripts/write_figures.py
 	$(BIN)/python scripts/write_diagrams.py
 	$(BIN)/python scripts/write_pictures.py
 	$(BIN)/python tests/serve/remake_pictures.py docs
