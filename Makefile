@@ -118,8 +118,8 @@ kubernetes-drill: $(READY)  ## harm to jobs on a real Kubernetes API server (pro
 drills: $(READY)  ## do harm to real training jobs in every way we know, and check that they recover
 	$(BIN)/python -m proving.drills
 
-soak: $(READY)  ## 200 random faults on an unchanged Hugging Face script, beside torchrun --max-restarts (root)
-	$(BIN)/python -m proving.drills.hf_soak --peer --ledger $(OUT)/soak.jsonl
+soak: $(READY)  ## 200 random faults in trainings of 2, 4 and 8 ranks, beside torchrun --max-restarts
+	$(BIN)/python -m proving.drills.soak --output $(OUT)/soak
 
 slurm-drill: $(READY)  ## lose a node of a real Slurm on this machine (root, slurm-wlm, munge)
 	$(BIN)/python -m proving.drills.slurm_drill
