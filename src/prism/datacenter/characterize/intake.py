@@ -132,7 +132,9 @@ def parse_rows(
         **dict.fromkeys(("gpus", "share"), counts),
         **dict.fromkeys(("duration", "queue", "gpu_time", "restart", "instances"), lengths),
         **dict.fromkeys(("submit", "start", "end"), moments),
-        "state": lambda text: map_distinct(text, name_state, pl.Enum(JOB_STATES)),
+        "state": lambda text: map_distinct(
+            text, lambda word: name_state(trace.columns.states.get(word.strip(), word)), pl.Enum(JOB_STATES)
+        ),
         "type": lambda text: map_distinct(text, lambda t: name_type(t) or t.strip() or None, pl.Categorical()),
     }
     names = [name for name in rows.columns if name in parsers]

@@ -208,7 +208,7 @@ def _choose(known: History, at_ns: int, panel: Panel, config: PredictConfig, not
     every = list(range(len(moments)))
     trees = fit_trees(panels, labels, _weigh(moments, every, config))
     mixed = _lean_on_rules(trees, weight, _weigh_rules(panels, labels, every))
-    if int(labels[0].sum()) < config.judge_events:
+    if int(labels[0].sum()) < config.level_events:
         return replace(judged, learned=mixed)
     latest = fit_trees(panels[:1], labels[:1], [1.0])
     levels = tuple(max(float(each.score(panel).sum()), 1e-3) for each in (trees, latest))

@@ -20,6 +20,7 @@ class PredictConfig:
     least_events: int = 30  # parts with an event that training needs; with fewer, only rules are used
     least_parts: int = 50
     judge_events: float = 100.0  # needed to compare the model and the rules, over as many past moments as that takes
+    level_events: float = 200.0  # in the last horizon, before the level follows trees too and not only the count
     rule_errors: float = 2.0  # standard errors by which a rule must beat the model on the held-out past to replace it
     rule_events: float = 100.0  # parts with an event at which trees and lasting rules have the same weight
     most_moments: int = 60  # past moments used for training at most, because one wrong date could make thousands
