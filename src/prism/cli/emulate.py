@@ -103,7 +103,7 @@ def run_emulate(
     json: JsonFlag = False,
 ) -> None:
     """Run a few ranks of a training script, unmodified, and predict the whole job."""
-    _need_torch()
+    need_torch("prism emulate")
     from prism.emulate import CaptureConfig, EmulateConfig, LaunchConfig, emulate, read_sweep, run_live, write_outputs
 
     faults = [read_fault(text) for text in fault or ()]
@@ -196,13 +196,14 @@ def read_routing(routing: str, path: Path | None) -> dict[str, Any]:
     return {"routing": routing, "routing_counts": counts}
 
 
-def _need_torch() -> None:
+def need_torch(command: str) -> None:
+    """Raise MissingExtraError where torch is not installed."""
     from importlib.util import find_spec
 
     from prism.errors import MissingExtraError
 
     if find_spec("torch") is None:
-        raise MissingExtraError("prism emulate", "emulate")
+        raise MissingExtraError(command, "emulate")
 
 
 def _sweep(plan: Any, config: EmulateConfig, json: bool) -> None:
