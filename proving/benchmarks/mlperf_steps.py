@@ -19,14 +19,14 @@ import polars as pl
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "src"))
 
-from prism.lab.scenarios.job import Job  # noqa: E402
-from prism.lab.scenarios.layout import lay_out  # noqa: E402
-from prism.lab.scenarios.model import MODELS  # noqa: E402
-from prism.lab.scenarios.program import build_step  # noqa: E402
-from prism.lab.scenarios.sizes import RankSizes, size_up  # noqa: E402
 from prism.simulate.cluster_file import load_cluster  # noqa: E402
 from prism.simulate.costs import ClusterCosts  # noqa: E402
 from prism.simulate.graph import Graph, repeat_graph  # noqa: E402
+from prism.simulate.plans.job import Job  # noqa: E402
+from prism.simulate.plans.layout import lay_out  # noqa: E402
+from prism.simulate.plans.model import MODELS  # noqa: E402
+from prism.simulate.plans.program import build_step  # noqa: E402
+from prism.simulate.plans.sizes import RankSizes, size_up  # noqa: E402
 from prism.simulate.solving.overlap import SLOWER, solve_contended  # noqa: E402
 
 SHAPES = {

@@ -19,6 +19,7 @@ from prism.cli import (
     demo,
     diagnose,
     emulate,
+    estimate,
     evaluate,
     explain,
     flows,
@@ -64,6 +65,7 @@ app.command("check", rich_help_panel=TRAINING, epilog=check.EPILOG, context_sett
 app.command("emulate", rich_help_panel=TRAINING, epilog=emulate.EPILOG, context_settings=emulate.CONTEXT)(
     emulate.run_emulate
 )
+app.command("estimate", rich_help_panel=TRAINING, epilog=estimate.EPILOG)(estimate.run_estimate)
 app.command("calibrate", rich_help_panel=TRAINING, epilog=calibrate.EPILOG)(calibrate.run_calibrate)
 app.command("simulate", rich_help_panel=TRAINING, epilog=simulate.EPILOG)(simulate.simulate_graph)
 app.add_typer(evaluate.app, name="evaluate", rich_help_panel=TRAINING)

@@ -156,9 +156,9 @@ def follow_threads() -> None:
         run(thread)
 
     begin = threading.Thread.start
-    ThreadPoolExecutor.submit = give  # type: ignore[method-assign, assignment]
-    threading.Thread.start = start  # type: ignore[method-assign]
-    threading.Thread.run = begin_run  # type: ignore[method-assign]
+    ThreadPoolExecutor.submit = give  # type: ignore[method-assign]
+    threading.Thread.start = start  # type: ignore[method-assign, assignment]
+    threading.Thread.run = begin_run  # type: ignore[method-assign, assignment]
 
 
 def _from(source: str, work: Callable[..., Any]) -> Callable[..., Any]:
