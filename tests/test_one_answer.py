@@ -68,3 +68,11 @@ def test_a_file_is_replaced_in_one_place() -> None:
 
 def test_the_kernels_table_of_processes_is_read_in_one_place() -> None:
     assert places_with(r"/proc/\{\w+\}/stat\b|\[0-9\]\*/stat\b") == []
+
+
+def test_what_is_posted_to_people_goes_through_one_sender() -> None:
+    """Others only ask: a store, a model, an API that they name."""
+    asks = {"collect/clickhouse.py", "evidence/logs/agent.py", "serve/client.py", "serve/alerts.py", "lab/tour/dashboard.py",
+            "evidence/traces/counters.py", "datacenter/predict/prometheus.py", "evaluate/run/"}  # fmt: skip
+    found = places_with(r"urlopen|urllib\.request|http\.client")
+    assert [place for place in found if not place.startswith(tuple(asks))] == []
