@@ -37,7 +37,8 @@ SHAPES = {
     "llama31_8b": MODELS["llama-8b"],
     "llama2_70b_lora": replace(MODELS["llama-70b"], seq=8192),
 }
-PRESETS = {"H100": "dgx-h100", "H200": "dgx-h200", "B200": "dgx-b200", "B300": "dgx-b200", "A100": "dgx-a100"}
+# The longer name first: a GB200 is no B200.
+PRESETS = {"H100": "dgx-h100", "H200": "dgx-h200", "GB200": "gb200-nvl72", "B200": "dgx-b200", "A100": "dgx-a100"}
 STEPS = 2  # solved in a row; the second gathers the parameters that the first has updated
 SMALLEST_FACTOR = 0.05
 LORA_RANK = 16
@@ -117,10 +118,6 @@ def write_step(row: dict[str, Any]) -> tuple[Graph, ClusterCosts]:
     layout = lay_out(job, ranks // per_host, ranks % per_host)
     sizes = _sizes(job, gpu, layer)
     graph = repeat_graph(build_step(layout, sizes), STEPS)
-    if layer is not None:
-        # The writer of programs takes a backward pass as twice the forward pass; the captured one is known.
-        ratio = layer.backward_ns / (2 * layer.forward_ns)
-        graph = _scale(graph, pl.col("name").cast(pl.String).str.starts_with("backward"), ratio)
     return graph, ClusterCosts(cluster, None)
 
 
@@ -137,6 +134,7 @@ def _sizes(job: Job, gpu: str, layer: Layer | None) -> RankSizes:
     return replace(
         sizes,
         forward_ns=layer.forward_ns,
+        backward_ns=layer.backward_ns,
         logits_ns=0.0 if job.id in _EDGES_ARE_LAYERS else layer.logits_ns / 3,
         optimizer_ns=layer.optimizer_ns_per_parameter * params,
     )

@@ -212,7 +212,7 @@ def test_ranks_that_do_not_exist_are_refused() -> None:
 
 def _emulate(*script: str, world: int = 4, **changes: Any) -> Any:
     launch = LaunchConfig(script=script, world_size=world, timeout_s=600)
-    capture = CaptureConfig(launch=launch, iterations=2, warmup=2, company=0, **{"quick": True, **changes})
+    capture = CaptureConfig(launch=launch, iterations=2, warmup=2, at_once=0, **{"quick": True, **changes})
     return emulate(EmulateConfig(capture=capture))
 
 

@@ -25,7 +25,7 @@ def _config(tmp_path: Path, sizes: dict[str, Any]) -> str:
     return str(tmp_path)
 
 
-@pytest.mark.parametrize(("sizes", "billions"), [(LLAMA, 8.03), (GPT2, 0.124), (MIXTRAL, 46.7)])
+@pytest.mark.parametrize(("sizes", "billions"), [(LLAMA, 8.03), (GPT2, 0.1236), (MIXTRAL, 46.7)])
 def test_a_hugging_face_config_has_the_parameters_of_its_model(
     sizes: dict[str, Any], billions: float, tmp_path: Path
 ) -> None:

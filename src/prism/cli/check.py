@@ -17,7 +17,7 @@ EPILOG = examples(
     "prism check --world-size 64 --json -- -m mypackage.train",
 )
 
-Steps = Annotated[int, typer.Option(help="Iterations to run; in large worlds fewer, where they are dear.", min=1)]
+Iterations = Annotated[int, typer.Option(help="Iterations to run; in large worlds fewer.", min=1)]
 AllUpTo = Annotated[
     int, typer.Option(help="Run every rank of worlds up to this size; of larger ones each kind and a sample.", min=0)
 ]
@@ -29,7 +29,7 @@ def run_check(
     script: Script = None,
     world_size: WorldSize = 8,
     gpus_per_node: GpusPerNode = 8,
-    steps: Steps = 8,
+    iterations: Iterations = 8,
     all_up_to: AllUpTo = 1024,
     timeout: Timeout = 1800.0,
     max_live: MaxLive = 64,
@@ -47,7 +47,7 @@ def run_check(
         script=command, world_size=world_size, gpus_per_node=gpus_per_node, timeout_s=timeout, max_live=max_live,
         note=note,
     )  # fmt: skip
-    report = check(CheckConfig(launch=launch, steps=steps, most_ranks=all_up_to, note=note))
+    report = check(CheckConfig(launch=launch, steps=iterations, most_ranks=all_up_to, note=note))
     for path, write in ((sarif, write_sarif), (junit, write_junit)):
         if path is not None:
             write(report, path, command[1] if command[0] == "-m" and len(command) > 1 else command[0])

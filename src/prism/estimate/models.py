@@ -106,7 +106,7 @@ def read_sizes(values: Mapping[str, Any], where: str) -> ModelShape:
         kv_heads=int(sizes["kv_heads"] or heads), vocab=int(sizes["vocab"] or 0),
         seq=min(int(sizes["seq"] or _LONGEST), _LONGEST), experts=int(sizes["experts"] or 0),
         top_k=int(sizes["top_k"] or 2),
-        tied=bool(values.get("tie_word_embeddings", not values.get("untie_embeddings_and_output_weights", True))),
+        tied=_is_tied(values),
     )  # fmt: skip
 
 
@@ -118,6 +118,15 @@ def _find(values: Mapping[str, Any], names: tuple[str, ...]) -> int | None:
                 raise BadConfigError(f"'{name}' is {value!r}, expected a whole number")
             return value
     return None
+
+
+def _is_tied(values: Mapping[str, Any]) -> bool:
+    """As the file says; else as Megatron, GPT-2 and Gemma have it, and not as the other gated families."""
+    if "tie_word_embeddings" in values:
+        return bool(values["tie_word_embeddings"])
+    kind = str(values.get("model_type", ""))
+    apart = bool(_GATED_TYPES.match(kind)) and not kind.startswith("gemma")
+    return not (apart or values.get("untie_embeddings_and_output_weights"))
 
 
 def _is_gated(values: Mapping[str, Any]) -> bool:
