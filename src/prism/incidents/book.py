@@ -285,7 +285,10 @@ class IncidentBook:
 
     def _forget(self, now_ns: int) -> None:
         for id, found in list(self.incidents.items()):
-            if found.state in ("resolved", "expired") and now_ns - found.until_ns > self.config.kept_ns:
+            if (
+                found.state in ("resolved", "expired")
+                and now_ns - max(found.until_ns, found.history[-1].at_ns) > self.config.kept_ns
+            ):
                 del self.incidents[id]
                 for witness in found.witnesses:
                     self._by_key.pop((witness.source, witness.key), None)

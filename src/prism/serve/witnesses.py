@@ -148,7 +148,8 @@ def _look_of_watch(snapshot: Snapshot, source: Watched, path: str, now_ns: int, 
         )
         for f in followed_findings(snapshot, source)
     ]
-    holds_ns = 0 if alive and not source.ended else HOUR_NS
+    current = now_ns - source.until_ns < HOUR_NS  # else it reads records of the past
+    holds_ns = 0 if alive and current and not source.ended else HOUR_NS
     return Look(now_ns=now_ns, source=path, tool="watch", at_ns=source.updated_ns, sightings=tuple(rows),
                 holds_ns=holds_ns, alive=alive)  # fmt: skip
 
@@ -336,7 +337,7 @@ def _failed(verdict: Verdict) -> bool:
 
 def _of_verdict(verdict: Verdict, key: str, source: VerdictFile) -> Sighting:
     return Sighting(
-        key=key, kind="failure", place=Place(type="job", id=verdict.log), since_ns=source.updated_ns,
+        key=key, kind="failure", place=Place(type="log", id=verdict.log), since_ns=source.updated_ns,
         until_ns=source.updated_ns, text=_say_evidence(verdict) or verdict.says, sure=verdict.confidence,
         job=verdict.log, job_key=f"{source.path}~{key}", hosts=verdict.hosts, gpus_lost=0.0, cause=verdict.says,
         advice=verdict.mitigation, link=f"failures?{urlencode({'verdict': f'{source.path}~{int(key) + 1}'})}",

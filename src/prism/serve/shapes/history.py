@@ -162,7 +162,7 @@ class ChannelRow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AlertsDocument:
-    """Channels, firing alerts, and silences."""
+    """Channels, and what people were told that is not over."""
 
     channels: tuple[ChannelRow, ...]
     num_firing: int

@@ -73,7 +73,7 @@ class IncidentDocument:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SourceRow:
+class KnownSource:
     """A source that tells of incidents, and when it was last written."""
 
     path: str
@@ -90,7 +90,7 @@ class IncidentsDocument:
     now: tuple[IncidentRow, ...]  # open, or lost sight of
     past: tuple[IncidentRow, ...]  # resolved and expired, newest first
     total: int  # of those in the past that were asked for
-    sources: tuple[SourceRow, ...]  # who would know
+    sources: tuple[KnownSource, ...]  # who would know
     num_jobs: int
     writable: bool
     trouble: str

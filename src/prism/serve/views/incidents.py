@@ -18,8 +18,8 @@ from prism.serve.shapes.incidents import (
     IncidentDocument,
     IncidentRow,
     IncidentsDocument,
+    KnownSource,
     LossRow,
-    SourceRow,
     WitnessRow,
 )
 from prism.serve.snapshot import Snapshot
@@ -49,14 +49,14 @@ def describe_incidents(
     incidents: Iterable[Incident], snapshot: Snapshot, asked: AskedIncidents, *, writable: bool, trouble: str
 ) -> IncidentsDocument:
     """The front page's document."""
-    now_ns, every = time.time_ns(), list(incidents)
+    every = list(incidents)
     sick = [one for one in every if one.state in ("open", "lost") and _matches(one, asked.text)]
     past = [one for one in every if one.state in ("resolved", "expired") and _is_asked(one, asked)]
     past.sort(key=lambda one: -one.until_ns)
     sick.sort(key=lambda one: (-one.badness, one.since_ns))
     return IncidentsDocument(
-        now=tuple(to_row(one, now_ns) for one in sick),
-        past=tuple(to_row(one, now_ns) for one in past[asked.offset : asked.offset + asked.limit]),
+        now=tuple(to_row(one) for one in sick),
+        past=tuple(to_row(one) for one in past[asked.offset : asked.offset + asked.limit]),
         total=len(past),
         sources=tuple(_list_sources(snapshot)),
         num_jobs=len(find_now(snapshot).jobs),
@@ -76,7 +76,7 @@ def describe_incident(incidents: Iterable[Incident], id: str, *, writable: bool)
     if found is None:
         return None
     return IncidentDocument(
-        incident=to_row(found, time.time_ns()),
+        incident=to_row(found),
         witnesses=tuple(
             WitnessRow(
                 source=w.source, tool=w.tool, text=w.text, confidence=w.sure, lost_gpu_s=w.lost_gpu_s,
@@ -90,8 +90,8 @@ def describe_incident(incidents: Iterable[Incident], id: str, *, writable: bool)
     )  # fmt: skip
 
 
-def to_row(one: Incident, now_ns: int) -> IncidentRow:
-    """An incident as a row."""
+def to_row(one: Incident) -> IncidentRow:
+    """An incident as a row; its cost is that of its last change, and its page counts on."""
     return IncidentRow(
         id=one.id,
         title=one.title,
@@ -112,8 +112,8 @@ def to_row(one: Incident, now_ns: int) -> IncidentRow:
         confidence=one.sure,
         gpus_lost=one.gpus_lost,
         badness=one.badness,
-        lost_gpu_s=one.lost_gpu_s(now_ns),
-        counted_ns=str(now_ns),
+        lost_gpu_s=one.lost_gpu_s(one.history[-1].at_ns),
+        counted_ns=str(one.history[-1].at_ns),
         grows=kind_of(one.kind).family == "stopped" and one.state in ("open", "lost"),
         acknowledged_by=one.acknowledged_by,
         acknowledged_ns=str(one.acknowledged_ns),
@@ -222,11 +222,11 @@ def _is_asked(one: Incident, asked: AskedIncidents) -> bool:
     return inside and _matches(one, asked.text)
 
 
-def _list_sources(snapshot: Snapshot) -> Iterable[SourceRow]:
+def _list_sources(snapshot: Snapshot) -> Iterable[KnownSource]:
     """Who would know: every source of incidents, with its age, those in trouble first."""
     words = {"broken": "damaged", "stale": "late", "gone": "gone"}
     rows = [
-        SourceRow(path=one.path, tool="", state=words[one.state], message=one.message, written_ns=str(one.since_ns))
+        KnownSource(path=one.path, tool="", state=words[one.state], message=one.message, written_ns=str(one.since_ns))
         for one in snapshot.states
     ]
     known = {row.path for row in rows}
@@ -235,7 +235,7 @@ def _list_sources(snapshot: Snapshot) -> Iterable[SourceRow]:
         if path is not None and path not in known:
             ended = source.ended if isinstance(source, Watched) else ""
             rows.append(
-                SourceRow(path=path, tool=tool_of(source), state="ended" if ended else "ok", message=ended,
+                KnownSource(path=path, tool=tool_of(source), state="ended" if ended else "ok", message=ended,
                           written_ns=str(source.updated_ns))
             )  # fmt: skip
     rows.sort(key=lambda row: (row.state == "ok", -int(row.written_ns)))
