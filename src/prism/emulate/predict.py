@@ -113,7 +113,7 @@ def _keep_what_fits(measured: Calibration, gpus_per_node: int, path: Path) -> Ca
         fewest = measured.points.select((pl.col("num_ranks") / pl.col("num_hosts")).ceil().min()).item()
         raise BadConfigError(
             f"{path}: measured with {fewest:g} or more ranks on a host, but the job has {gpus_per_node}; raise "
-            "--gpus-per-node or calibrate with fewer --ranks"
+            "--gpus-per-node or calibrate with a smaller --world-size"
         )
     return Calibration(measured.backend, kept)
 

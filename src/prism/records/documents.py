@@ -7,7 +7,6 @@ is read as "unknown"; an older version is brought up to date or refused by name.
 
 from __future__ import annotations
 
-import math
 import types
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields, is_dataclass
@@ -99,11 +98,6 @@ class Document(Generic[T]):
                 )
             values = self.upgrades[step](values)
         return values
-
-
-def finite_or_none(value: float | None) -> float | None:
-    """A number as JSON can hold it."""
-    return value if value is not None and math.isfinite(value) else None
 
 
 def _reason(error: Exception) -> str:
