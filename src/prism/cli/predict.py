@@ -110,7 +110,7 @@ def run_advise(
     config = AdviceConfig(
         job_nodes=job_nodes, gpus_per_node=gpus_per_node, save_s=save_s, restart_s=restart_s, run_days=run_days
     )
-    found = advise(forecast, _parse_jobs(job or []), config)
+    found = advise(forecast, _parse_jobs(job or []), config, history)
     for line in found.notes:
         note(f"note: {line}")
     if json:
@@ -124,6 +124,13 @@ def run_advise(
             for d in found.drains[:20]
         ]
         show(table("Drain before a long run", ["node", ">risk", ">costs GPU-h", ">saves GPU-h", "why"], cells))
+    if found.test:
+        cells = [[s.node, f"{s.events}", f"{s.expected:.1f}", f"{s.chance:.1g}"] for s in found.test[:20]]
+        show(
+            table(
+                "Test these: more events than their time explains", ["node", ">events", ">expected", ">chance"], cells
+            )
+        )
     show(f"spares to hold: {found.spares}; nodes the next job should not get: {len(found.avoid):,}")
     show(f"a drain pays from a risk of {found.break_even:.1%} within the run on")
     for line in [*found.to_json()["slurm"][:6], *found.to_json()["kubernetes"][:3]]:
