@@ -57,6 +57,7 @@ class Told:
     update: bool
     reported_ns: int
     status: str = "firing"  # or resolved
+    well: str = ""  # what shows that it is over
 
     def to_json(self) -> dict[str, Any]:
         """One line of `prism watch`."""
@@ -66,6 +67,7 @@ class Told:
             "update": self.update,
             "status": self.status,
             "reported_ns": self.reported_ns,
+            **({"well": self.well} if self.well else {}),
         }
 
 
@@ -97,6 +99,8 @@ class KnownFinding:
     look: int = 0
     unseen: int = 0  # looks at its job since it was last seen
     resolved: bool = False
+    step_s: float | None = None  # of its job before it was seen
+    well: str = ""  # what shows that it is over
     score: float = 0.0
     evidence: str = ""
 
@@ -149,6 +153,7 @@ class WatchState:
     )  # A job seen for less is not judged: a shorter interval may still be mistaken for its step.
     slack_ns: int = 10 * 10**9
     grown: float = 2.0  # a finding is reported again when it costs this many times as much
+    back: float = 1.1  # steps up to so many times as long as before a finding are as before
     resolve_after: int = 3  # looks at its job that do not see a finding any more, after which it is over
     jobs: dict[str, KnownJob] = field(default_factory=dict)
     findings: list[KnownFinding] = field(default_factory=list)
@@ -159,6 +164,7 @@ class WatchState:
     arrivals: Arrivals = field(default_factory=lambda: Arrivals())
     judge_from_ns: int = 0  # Nothing is reported before this moment: the watch has seen too little.
     names: dict[str, str] = field(default_factory=dict)  # lasting ones of the jobs of the last look
+    _steps_before: dict[str, float | None] = field(default_factory=dict)  # before this look
     _next_job: int = 1
     _next_finding: int = 1
     _look: int = 0
@@ -166,6 +172,7 @@ class WatchState:
     def handle(self, report: WindowReport, *, final: bool = False) -> list[Told]:
         """What to report after a look; the last look is reported without waiting for another to agree."""
         self._look += 1
+        self._steps_before = {name: job.step_s for name, job in self.jobs.items()}
         names = self.names = self._name_jobs(report)
         told: list[Told] = []
         for raw in report.findings:
@@ -199,12 +206,29 @@ class WatchState:
                 known.unseen = 0
             elif known.told_cost is not None and not known.resolved and known.job in seen_jobs:
                 known.unseen += 1
-                if known.unseen >= self.resolve_after:
-                    known.resolved = True
+                if known.unseen >= self.resolve_after and (well := self._say_well(known)):
+                    known.resolved, known.well = True, well
                     over.append(
-                        Told(id=known.id, finding=known.whole(), update=True, reported_ns=now_ns, status="resolved")
+                        Told(
+                            id=known.id,
+                            finding=known.whole(),
+                            update=True,
+                            reported_ns=now_ns,
+                            status="resolved",
+                            well=known.well,
+                        )
                     )
         return over
+
+    def _say_well(self, known: KnownFinding) -> str:
+        """What shows that a finding is over; "" where nothing does, as while steps last longer than before it."""
+        job = self.jobs[known.job]
+        looks = f"{known.unseen} looks at {known.job} do not show it any more"
+        if known.step_s is None or job.step_s is None:
+            return looks
+        if job.step_s > self.back * known.step_s:
+            return ""
+        return f"{looks}; its steps last {job.step_s:.3g} s, {known.step_s:.3g} s before it"
 
     def _is_sure(self, known: KnownFinding, now_ns: int) -> bool:
         enough = known.sightings >= self.confirm or known.kind in _CERTAIN
@@ -272,6 +296,7 @@ class WatchState:
                 start_ns=finding.start_ns,
                 end_ns=finding.end_ns,
                 cost=finding.lost_gpu_seconds,
+                step_s=self._steps_before.get(finding.job),
             )
             self._next_finding += 1
             self.findings.append(known)
