@@ -143,9 +143,9 @@ def parse_lengths(text: pl.Series, unit: str = "s") -> pl.Series:
 def find_date_order(text: pl.Series, at_most: int = 200_000) -> str | None:
     """Whether days or months come first in dates such as 13.02.2024, from a column's values; "" where all fit both."""
     found = text.drop_nulls().head(at_most).str.strip_chars().str.extract_groups(_NUMERIC_DATE).struct.unnest()
-    found = found.drop_nulls("first")
-    if found.is_empty():
-        return None
+    given, found = len(found), found.drop_nulls("first")
+    if 2 * found.height <= given:
+        return None  # a few cells that look like this are damaged cells of another form
     first, second = (found[name].cast(pl.Int64).max() or 0 for name in ("first", "second"))
     if (found["mark"] == ".").any() or first > 12:  # type: ignore[operator]
         return "dmy"

@@ -123,7 +123,10 @@ def parse_rows(
         return parse_lengths(text, units.get(text.name, "s"))
 
     def moments(text: pl.Series) -> Moments:
-        return parse_moments(text, options.time_zone, units.get(text.name))
+        try:
+            return parse_moments(text, options.time_zone, units.get(text.name))
+        except BadRowError as error:
+            raise BadRowError(f"{trace.path}: {error}") from None
 
     def counts(text: pl.Series) -> pl.Series:
         return parse_gpu_counts(text, units.get(text.name, "gpu"))

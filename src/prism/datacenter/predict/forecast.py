@@ -56,10 +56,10 @@ class Forecast:
     past_auc: float  # on the last whole horizon before the moment, which training did not see
     expected_events: float
     expected_range: tuple[float, float]  # 80 %, from the errors of such expectations in the past
-    range_held: tuple[int, int]  # past moments whose count lay in the range given then, of how many
     reliability: tuple[Reliability, ...]
     tells_apart: bool  # whether past risks were better than chance by two standard errors
     notes: tuple[str, ...]
+    range_held: tuple[int, int] = (0, 0)  # past moments whose count lay in the range given then, of how many
 
     def reliability_json(self) -> list[dict[str, float]]:
         """Bins of a reliability diagram."""
@@ -99,7 +99,6 @@ def predict(history: History, at_ns: int, config: PredictConfig | None = None) -
             past_auc=float("nan"),
             expected_events=0.0,
             expected_range=(0.0, 0.0),
-            range_held=(0, 0),
             reliability=(),
             tells_apart=False,
             notes=(*known.notes, "no part is in place at that moment"),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import http.client
 import json
+import urllib.error
 import urllib.parse
 import urllib.request
 from collections.abc import Collection, Sequence
@@ -90,6 +91,9 @@ def _fetch(address: str, config: PrometheusConfig) -> bytes:
             request.add_unredirected_header("Authorization", f"Bearer {config.token}")
         with urllib.request.urlopen(request, timeout=config.timeout_s) as answer:
             found: bytes = answer.read(_MOST_BYTES + 1)
+    except urllib.error.HTTPError as error:
+        hint = "give its token in PRISM_PROMETHEUS_TOKEN" if error.code in (401, 403) else "check the address"
+        raise BadFileError(f"{where}: answers {error.code} {error.reason}; {hint}") from None
     except (OSError, ValueError, http.client.HTTPException) as error:
         raise BadFileError(f"{where}: does not answer ({error}); check the address") from None
     if len(found) > _MOST_BYTES:
