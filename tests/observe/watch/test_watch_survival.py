@@ -49,7 +49,7 @@ def watch_folder(folder: Path, state: Path, die_after: int | None) -> tuple[list
         looks.append((until_ns, flows.height))
         return number_of_flows(flows, until_ns)
 
-    def submit(flows: pl.DataFrame, topology: object, until_ns: int) -> Any:
+    def submit(flows: pl.DataFrame, topology: object, until_ns: int, given: object = ()) -> Any:
         from concurrent.futures import Future
 
         done: Future[WindowReport] = Future()

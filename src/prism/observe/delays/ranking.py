@@ -67,7 +67,7 @@ def find_all(
         job = case.job.id
         scene = scenes[job]
         stops = find_hang(case)
-        stops += find_stalls(case, stops)
+        stops += find_stalls(case, stops, runs=case.runs)
         # Bursts do not show what a stage waits for.
         hidden = case.wanders or (case.bursts and is_pipeline(case))
         tables = [] if hidden else list_lateness(case)

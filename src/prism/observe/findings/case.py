@@ -82,6 +82,7 @@ class Case:
     waits_visible: bool = False  # where they cannot: whether silences between them can
     bursts: bool = False  # whether each message is all that a connection sends in a step
     meets: bool = False  # whether messages may begin only once their receivers are ready too, as over TCP
+    runs: bool | None = False  # whether it is known to run when the observation ends; None: it may
     beginning: Beginning | None = None  # of a step that only some hosts began before the job stopped
     regular: bool = False  # whether steps are known to send the same, which else its template tells
     sent_until_ns: Ints | None = None  # by endpoint, when it last sent anything to others of the job

@@ -113,6 +113,8 @@ def _find_stretches(traffic: Traffic, config: SuccessionConfig) -> Stretches | N
     kept = ~(np.isin(src, hubs) | np.isin(dst, hubs))
     for side in (src, dst):
         np.maximum.at(busiest, side[kept], num[kept])
+    if traffic.given is not None:
+        kept &= traffic.given < 0  # who follows whom is known
     kept &= num >= config.frequent * np.maximum(busiest[src], busiest[dst])
     owner = traffic.messages["pair"].to_numpy()
     after = after[kept[owner[after]]]
