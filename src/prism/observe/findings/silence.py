@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-import numba
 import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
+from prism.kernel import kernel
 from prism.observe import levels
 from prism.observe.findings.case import Case, culprit
 from prism.observe.findings.standstill import Standstill, find_stalled, find_standstill
@@ -106,7 +106,7 @@ def _list_pauses(case: Case, usual: float) -> list[tuple[int, int, bool]]:
     return [(int(reach[i]), int(start[i + 1]), True) for i in long]
 
 
-@numba.njit(cache=True, nogil=True)
+@kernel
 def _may_be_silent(start: NDArray[np.int64], end: NDArray[np.int64], length: float) -> bool:
     """Whether a silence may be longer than a length: it then has a whole cell of a grid that is a third as wide.
 

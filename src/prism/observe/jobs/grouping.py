@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 
-import numba
 import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
+from prism.kernel import kernel
 from prism.observe import levels
 from prism.observe.jobs.same_job import are_same_job
 from prism.observe.jobs.small_messages import time_small_messages
@@ -143,7 +143,7 @@ def _sum_regular(traffic: Traffic) -> NDArray[np.float64]:
     return np.asarray(np.bincount(pair, np.maximum(load, 0.0), minlength=traffic.pairs.height), np.float64)
 
 
-@numba.njit(cache=True)
+@kernel
 def connect(num: int, src: Ints, dst: Ints) -> Ints:
     """For each of `num` nodes the smallest node that links lead to."""
     parent = np.arange(num)

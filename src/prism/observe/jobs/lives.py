@@ -9,11 +9,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-import numba
 import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
+from prism.kernel import kernel
 from prism.observe import levels
 from prism.observe.jobs.grouping import connect
 from prism.observe.jobs.step_counts import time_rests_of
@@ -146,7 +146,7 @@ def _go_on(traffic: Traffic, after: Ints, share: float) -> NDArray[np.bool_]:
     return both
 
 
-@numba.njit(cache=True, nogil=True)
+@kernel
 def _list_silences(begin: Ints, start: Ints, end: Ints, most: int, longer: float) -> Ints:
     """The messages that end the few silences of a pair which are far longer than all its others."""
     found = np.empty(most * (len(begin) - 1), np.int64)
@@ -179,7 +179,7 @@ def _overlap(ends: Ints, begin: Ints, until: Ints) -> Ints:
     return connect(len(begin), *_list_overlaps(ends, begin, until))  # type: ignore[no-any-return]
 
 
-@numba.njit(cache=True, nogil=True)
+@kernel
 def _list_overlaps(ends: Ints, begin: Ints, until: Ints) -> tuple[Ints, Ints]:
     """Stretches that overlap with the latest one before them at an endpoint, and that one."""
     num, count = len(begin), 0
