@@ -1,7 +1,7 @@
 """Kernels: functions that numba compiles once they are worth it, and that Python runs until then.
 
 To compile a kernel takes about a second, to load what was compiled before some hundredths, and to import numba half a
-second. Dozens of kernels are used on a small capture, where Python needs milliseconds for each. So a kernel runs as it is
+second. A small capture uses dozens of kernels, where Python needs milliseconds for each. So a kernel runs as it is
 written while what Python has spent on it, and is about to spend, is less than that.
 """
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from types import SimpleNamespace
 from typing import Any
 
@@ -36,7 +36,7 @@ class JobDouble:
 
     id: str
     life: Life
-    observed: Any = SimpleNamespace(last_ns=0)
+    observed: Any = field(default_factory=lambda: SimpleNamespace(last_ns=0))
 
 
 def make_messages(sends: Sends = lambda rank, step, layer: True, *, rest_ms: int = 0, pause_s: int = 0) -> pl.DataFrame:

@@ -31,8 +31,8 @@ def stand(
     last_sent: dict[int, float] | None = None,
 ) -> Standstill:  # fmt: skip
     """A job that stands still; messages (sender, receiver, due in ms) that never `came` are owed and take 10 ms."""
-    rows = [(s, d, due * MS, (due + 10) * MS, (s, d, due) not in came) for s, d, due in (*owed, *came)]
-    kinds = {"src": pl.Int64, "dst": pl.Int64, "due": pl.Float64, "over": pl.Float64, "owed": pl.Boolean}
+    rows = [(s, d, "dp", due * MS, (due + 10) * MS, (s, d, due) not in came) for s, d, due in (*owed, *came)]
+    kinds = {"src": pl.Int64, "dst": pl.Int64, "kind": pl.String, "due": pl.Float64, "over": pl.Float64, "owed": pl.Boolean}
     due = pl.DataFrame(rows, schema=kinds, orient="row")
     begun = [(s, d, BEGIN + i, 65_536) for i, (s, d) in enumerate(stuck)]
     sent = {k: at * MS for k, at in (last_sent or {}).items()}
@@ -48,7 +48,7 @@ def test_the_two_ends_of_the_first_missing_message_are_both_named_unless_one_of_
     owed = ((2, 3, 100), (3, 0, 200), (0, 1, 300))
     both = name_first_to_stop(plain_case(), stand(*owed, last_sent={0: 150}))
     assert both.culprit.type == "group" and both.culprit.id.split(",") == ["10.0.2.1", "10.0.3.1"]
-    assert both.others_went_on and "which of the two" in both.why
+    assert both.others_went_on and "which of them stopped" in both.why
     one = name_first_to_stop(plain_case(), stand(*owed, last_sent={3: 150}))
     assert one.culprit.id == "h2" and one.score > 0.9
 

@@ -12,7 +12,7 @@ import polars as pl
 import pytest
 from test_finding_decisions import make_case, make_finding, make_messages
 
-from prism.observe.findings import contention, stopped
+from prism.observe.findings import contention
 from prism.observe.findings.case import culprit
 from prism.observe.findings.hot_experts import find_hot_expert
 from prism.observe.findings.scoring import PER_STEP, score_delays
@@ -150,18 +150,6 @@ def test_two_tenants_gain_by_how_much_one_tells_of_the_other() -> None:
     assert contention._depend((50, 0.5), (50, 0.5)) == pytest.approx(0.0)
     assert contention._depend((50, 1.0), (50, 0.0)) == pytest.approx(100 * math.log(2))
     assert 0 < contention._depend((5, 1.0), (5, 0.0)) < contention._depend((50, 1.0), (50, 0.0))
-
-
-def test_who_owes_the_first_message_stopped_and_who_owes_one_at_the_same_time_is_second() -> None:
-    due = pl.DataFrame({"src": [0, 1, 2], "dst": [1, 2, 3], "due": [1.0, 1.5, 90.0], "owed": [True, True, True]})
-    stands: Any = SimpleNamespace(due=due, behind={})
-    free = pl.DataFrame({"src": [0, 2], "first": [1.0, 90.0]})
-    odds = stopped._weigh_hosts(CASE, stands, free, 10.0)
-    assert odds["h0"] > 0.99 and odds["h2"] < 0.01
-    close = pl.DataFrame({"src": [0, 3], "first": [1.0, 2.0]})
-    odds = stopped._weigh_hosts(CASE, stands, close, 10.0)
-    assert odds["h0"] > 0.5 and odds["h3"] > 0.1
-    assert sum(odds.values()) == pytest.approx(1.0)
 
 
 def make_experts(hot: float, *, hosts: int = 3) -> Any:

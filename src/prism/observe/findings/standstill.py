@@ -140,4 +140,4 @@ def _mark_owed(due: pl.DataFrame, sent: pl.DataFrame, length_ns: int) -> pl.Data
     owed = (pl.col("due") > pl.col("reached").fill_null(-1.0) + margin) & (
         pl.col("went_on").fill_null(-1.0) <= pl.col("over") + margin
     )
-    return known.select("src", "dst", "due", "over", owed=owed)
+    return known.select("src", "dst", "kind", "due", "over", owed=owed)

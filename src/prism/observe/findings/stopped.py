@@ -30,6 +30,8 @@ class StopConfig:
     least: float = 0.5  # that it is the first, or one of the two
     surest: float = 0.95
     listed: float = 0.1
+    waits: float = 4.0  # times as long as at other places of a step: a transfer waits for its receiver
+    waiting: float = 0.25  # of the streams between stages that do
     all_at_once: float = 0.8  # confidence that a job stopped where no rank is seen to wait
 
 
@@ -51,7 +53,8 @@ def name_first_to_stop(case: Case, stands: Standstill, config: StopConfig | None
     everyone = FirstToStop(culprit("job", case.job.id), "all ranks stopped at once", score=config.all_at_once)
     if table.is_empty():
         return everyone
-    odds = table.group_by("host", maintain_order=True).agg(pl.col("nats").max()).sort("nats", descending=True)
+    odds = table.group_by("host", maintain_order=True).agg(pl.col("nats").max())
+    odds = odds.sort("nats", "host", descending=[True, False])
     weight = np.exp(odds["nats"].to_numpy() - odds["nats"][0])
     sure = weight / weight.sum()
     first = [str(h) for h, p in zip(odds["host"], sure, strict=True) if p >= config.tied * sure[0]]
@@ -68,7 +71,7 @@ def name_first_to_stop(case: Case, stands: Standstill, config: StopConfig | None
     if len(named) == 2:
         both = ",".join(case.address(e) for host in first for e in _list_members(table, host))
         named = [culprit("group", both)]
-        why += "; records do not show which of the two it is"
+        why += "; records do not show which of them stopped"
     seconds = tuple(
         Alternative(kind="hang", culprit=culprit("host", str(host)), score=round(float(p), 3))
         for host, p in list(zip(odds["host"], sure, strict=True))[len(first) :]
@@ -81,7 +84,10 @@ def _weigh(case: Case, stands: Standstill, config: StopConfig) -> pl.DataFrame:
     """endpoint host first nats: how likely each endpoint that lacks a message is to have stopped."""
     margin = AT_ONCE * stands.step_ns
     owed = stands.due.filter("owed")
-    touched = pl.concat([owed.select(pl.col(side).alias("endpoint"), "due") for side in ("src", "dst")])
+    met = owed.filter(pl.col("kind") != "pp") if _begin_with_senders(case, stands, config) else owed
+    touched = pl.concat(
+        [own.select(pl.col(side).alias("endpoint"), "due") for own, side in ((owed, "src"), (met, "dst"))]
+    )
     lacks = touched.group_by("endpoint", maintain_order=True).agg(pl.col("due").min().alias("first"))
     if lacks.is_empty():
         return lacks.with_columns(host=pl.lit(""), nats=pl.lit(0.0))
@@ -99,6 +105,20 @@ def _weigh(case: Case, stands: Standstill, config: StopConfig) -> pl.DataFrame:
         nats -= config.taken * (taken.get(endpoint, -1.0) > first + margin)
         rows.append((endpoint, case.hosts[endpoint], first, nats))
     return pl.DataFrame(rows, schema=["endpoint", "host", "first", "nats"], orient="row")
+
+
+def _begin_with_senders(case: Case, stands: Standstill, config: StopConfig) -> bool:
+    """Whether transfers between stages begin before their receiver is ready: at some places of a step they last longer.
+
+    Then a message that was never begun is missing because its sender stopped. One that got stuck shows the same.
+    """
+    between = case.streams.filter(pl.col("kind") == "pp").select("src", "dst")
+    if not stands.stuck.join(between, on=["src", "dst"], how="semi").is_empty():
+        return True
+    sent = case.messages.filter((pl.col("kind") == "pp") & (pl.col("role") != "rare") & (pl.col("step") >= 0))
+    took = sent.group_by("stream", "place").agg((pl.col("end_ns") - pl.col("start_ns")).median().alias("took"))
+    waits = took.group_by("stream").agg(pl.col("took").max() >= config.waits * pl.col("took").min())["took"]
+    return bool(len(waits) and waits.mean() >= config.waiting)  # type: ignore[operator]
 
 
 def _list_members(table: pl.DataFrame, host: str) -> list[int]:
