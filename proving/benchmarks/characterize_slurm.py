@@ -142,7 +142,7 @@ def compare(folder: Path) -> None:
     for resources, script in JOBS:
         run("sbatch", f"--output={folder}/out/%j", resources, f"--wrap={script}")
     time.sleep(15)
-    command = [sys.executable, "-m", "prism", "characterize", "--from", "sacct", "--since", "now-1hours", "--json"]
+    command = [sys.executable, "-m", "prism", "characterize", "--system", "sacct", "--since", "now-1hours", "--json"]
     report = json.loads(subprocess.run(command, capture_output=True, check=True).stdout)
     listed = run("sacct", "-X", "-n", "-P", "--format=JobID,State,ElapsedRaw").decode().splitlines()
     sizes = [4, 2, 3 / 7, 2, 0]

@@ -84,7 +84,7 @@ def make_cases(folder: Path) -> list[tuple[list[str], Path]]:
     flows.write_parquet(folder / "flows.parquet")
     flows.write_csv(folder / "flows.csv")
     flows.head(2000).write_ndjson(folder / "flows.jsonl")
-    prism("generate-trace", "kalos", "--jobs", "400", "--output", str(folder / "jobs.csv"), "-q")
+    prism("generate-trace", "kalos", "--num-jobs", "400", "--output", str(folder / "jobs.csv"), "-q")
     jobs = pl.read_csv(folder / "jobs.csv")
     jobs.write_parquet(folder / "jobs.parquet")
     (folder / "rank.log").write_text(_LOG)

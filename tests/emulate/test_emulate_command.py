@@ -26,7 +26,7 @@ def test_the_document_has_the_shape_that_others_rely_on(tmp_path: Path, monkeypa
         "4",
         "--iterations",
         "2",
-        "--company",
+        "--at-once",
         "1",
         "--gpus-per-node",
         "2",
@@ -69,7 +69,7 @@ def test_collectives_between_two_ranks_become_a_calibration_that_is_used(
     path = tmp_path / "here.parquet"
     CliRunner().invoke(
         app,
-        ["calibrate", "--ranks", "2", "--largest", "1", "--no-pin", "-o", str(path), "--json"],
+        ["calibrate", "--world-size", "2", "--largest", "1", "--no-pin", "-o", str(path), "--json"],
         catch_exceptions=False,
     )
     costs = choose_costs("cpu", 2, 2, None, path)
@@ -82,8 +82,8 @@ def test_collectives_between_two_ranks_become_a_calibration_that_is_used(
     [
         (["calibrate", "--backend", "mpi", "-o", "x.parquet"], "expected gloo or nccl"),
         (["calibrate", "-o", "x.txt"], "is written as"),
-        (["calibrate", "--backend", "nccl", "--ranks", "2", "-o", "x.csv"], "nccl needs one GPU per rank"),
-        (["calibrate", "--ranks", "1", "-o", "x.csv"], "at least 2"),
+        (["calibrate", "--backend", "nccl", "--world-size", "2", "-o", "x.csv"], "nccl needs one GPU per rank"),
+        (["calibrate", "--world-size", "1", "-o", "x.csv"], "at least 2"),
         (["emulate", "--world-size", "4"], "no script given"),
         (["emulate", "--ranks", "9", "--", str(SCRIPTS / "ddp.py")], "rank 9 does not exist"),
         (["emulate", "--routing", "odd", "--", str(SCRIPTS / "ddp.py")], "--routing is 'odd'"),

@@ -111,7 +111,7 @@ def test_what_calibrate_writes_on_a_host_of_many_cores_is_taken_for_hosts_of_few
     assert costs.calibration is not None and costs.calibration.points["num_ranks"].max() == 2
     sizes = np.array([4096], np.int64)
     assert costs.price(["all_reduce"], sizes, np.zeros(1, np.int64), [costs.place([0, 0], [0, 1])])[0] > 0
-    with pytest.raises(BadConfigError, match="raise --gpus-per-node or calibrate with fewer --ranks"):
+    with pytest.raises(BadConfigError, match="raise --gpus-per-node or calibrate with a smaller --world-size"):
         choose_costs("cpu", 8, 1, None, path)
 
 

@@ -1,4 +1,4 @@
-"""Programs that try to get out of the sandbox or to forge their verdict. Each passes its own test only if it succeeds."""
+"""Programs that try to get out of the sandbox, and end without an error only if they do, or to forge their verdict."""
 
 from __future__ import annotations
 
@@ -77,8 +77,7 @@ ESCAPES = {
     "sleep without end": "import time\ntime.sleep(4217)",
 }
 
-_FALSE = "\nassert 1 == 2\n"
-# Each ends with a test that is false: to pass is to forge.
+# Each is followed by a function that is wrong: to pass its test is to forge.
 FORGERIES = {
     "leave before the test": "import sys\nsys.exit(0)",
     "leave hard before the test": "import os\nos._exit(0)",
@@ -103,8 +102,8 @@ FORGERIES = {
     "replace the way out": "import os\nreal = os._exit\nos._exit = lambda code: real(0)\nimport sys\nsys.exit = lambda code=0: real(0)",
     "read the rest of the task": "import os, sys\ntext = os.read(0, 1 << 20)\nos._exit(0 if b'raise' not in text else 1)",
     "equal everything": "class Any:\n    __eq__ = lambda s, o: True\nimport builtins\nbuiltins.int = Any",
-    "leave only where test and program are one": "import os\nclass Own:\n    pass\ntry:\n    os.fstat(3)\nexcept OSError:\n    os._exit(0)\nassert Own() is None",
-    "raise only where test and program are one": "import os, sys\nclass Own:\n    pass\ntry:\n    os.fstat(3)\nexcept OSError:\n    sys.exit(0)\nassert Own() is None",
+    "return what equals everything": "class Same:\n    __eq__ = __lt__ = __gt__ = lambda s, o: True\n    __sub__ = lambda s, o: 0.0\n    __abs__ = lambda s: s\nclass str_(str):\n    pass",
+    "redefine what tests use": "abs = len = sorted = round = lambda *a: 0\nisinstance = lambda *a: True",
+    "leave a flag for another run": "import os\nif os.path.exists('/tmp/flag'):\n    os._exit(0)\nopen('/tmp/flag', 'w').close()",
     "write into the checker": "import os\nfor n in os.listdir('/proc'):\n    if n.isdigit() and int(n) not in (1, os.getpid()):\n        try:\n            open('/proc/%s/mem' % n, 'r+b').write(b'x')\n            os._exit(0)\n        except OSError:\n            pass",
 }
-FORGERIES = {name: text + _FALSE for name, text in FORGERIES.items()}

@@ -16,6 +16,7 @@ from escapes import ESCAPES, FORGERIES
 from prism.evaluate.run.scoring import sandbox
 from prism.evaluate.run.scoring.sandbox import SandboxConfig, Walls, run_sandboxed
 
+_WRONG, _TEST = "\n\ndef double(x):\n    return x + 1\n", "assert double(2) == 4 and abs(double(3) - 6) < 1e-6"
 ATTEMPTS = ESCAPES | FORGERIES
 _MARKER = f"prism-marker-{os.getpid()}"
 
@@ -57,6 +58,12 @@ def host(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Any]]:
     shared.unlink()
 
 
+def _run(name: str, host: dict[str, Any], config: SandboxConfig) -> bool:
+    if name in FORGERIES:
+        return run_sandboxed(_fill(FORGERIES[name], host) + _WRONG, _TEST, config).passed
+    return run_sandboxed(_fill(ESCAPES[name], host) + "\ndone = 1", "assert done == 1", config).passed
+
+
 def _fill(program: str, host: dict[str, Any]) -> str:
     for key, value in host.items():
         program = program.replace(f"{{{key}!r}}", repr(value)).replace(f"{{{key}}}", str(value))
@@ -70,14 +77,14 @@ def test_there_are_at_least_forty() -> None:
 @pytest.mark.parametrize("name", ATTEMPTS)
 def test_an_attempt_is_held(name: str, host: dict[str, Any]) -> None:
     config = SandboxConfig(wall_s=1.5, cpu_s=1, walls=WALLS[0])
-    assert not run_sandboxed(_fill(ATTEMPTS[name], host), config).passed
+    assert not _run(name, host, config)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("walls", WALLS[1:])
 @pytest.mark.parametrize("name", ATTEMPTS)
 def test_an_attempt_is_held_by_the_other_walls_too(name: str, walls: Walls, host: dict[str, Any]) -> None:
-    assert not run_sandboxed(_fill(ATTEMPTS[name], host), SandboxConfig(wall_s=1.5, cpu_s=1, walls=walls)).passed
+    assert not _run(name, host, SandboxConfig(wall_s=1.5, cpu_s=1, walls=walls))
 
 
 def test_nothing_of_the_attempts_is_left(host: dict[str, Any]) -> None:

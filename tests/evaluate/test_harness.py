@@ -193,7 +193,7 @@ def test_a_killed_node_process_of_a_ray_cluster_changes_nothing(
     """Two nodes of `ray start`; the second one's raylet is killed while both infer."""
     base, plain = parts
     run, lost = tmp_path / "run", ray_nodes.node_id(1)
-    process = start(base / "plan.yaml", run, "--address", ray_nodes.address, env=ray_nodes.environment)
+    process = start(base / "plan.yaml", run, "--ray-address", ray_nodes.address, env=ray_nodes.environment)
     wait_until(lambda: any(line["node"] == lost for line in phases(run, "infer")), process, "a part of the second node")
     ray_nodes.kill(1)
     killed_ns = time.time_ns()

@@ -58,7 +58,7 @@ def test_two_nodes_share_the_work_and_the_second_has_the_model_from_the_first(
 ) -> None:
     """Each node has a shelf of its own; the storage lets one read at a time, and is read once."""
     plan = write_plan(tmp_path, storage, storage_gbps=1, storage_total_gbps=1, peer_gbps=10)
-    shared = finish(start(plan, tmp_path / "run", "--address", ray_nodes.address, env=ray_nodes.environment))
+    shared = finish(start(plan, tmp_path / "run", "--ray-address", ray_nodes.address, env=ray_nodes.environment))
     both = {ray_nodes.node_id(0), ray_nodes.node_id(1)}
     assert {line["node"] for line in phases(tmp_path / "run", "load")} == both
     assert {line["node"] for line in phases(tmp_path / "run", "infer")} == both
@@ -72,7 +72,7 @@ def test_two_nodes_share_the_work_and_the_second_has_the_model_from_the_first(
 
 def test_without_peers_every_node_reads_the_storage(ray_nodes: RayNodes, storage: str, tmp_path: Path) -> None:
     plan = write_plan(tmp_path, storage)
-    finish(start(plan, tmp_path / "run", "--address", ray_nodes.address, env=ray_nodes.environment))
+    finish(start(plan, tmp_path / "run", "--ray-address", ray_nodes.address, env=ray_nodes.environment))
     files = [path for path in (tmp_path / "step-1").iterdir() if path.is_file()]
     assert CountingHandler.taken_bytes() == 2 * sum(path.stat().st_size for path in files)
 
@@ -85,7 +85,11 @@ def test_a_node_with_a_full_disk_is_made_up_for_by_the_other(ray_nodes: RayNodes
         pytest.skip("no file system can be mounted here")
     try:
         process = start(
-            write_plan(tmp_path, storage), tmp_path / "run", "--address", ray_nodes.address, env=ray_nodes.environment
+            write_plan(tmp_path, storage),
+            tmp_path / "run",
+            "--ray-address",
+            ray_nodes.address,
+            env=ray_nodes.environment,
         )
         document = finish(process)
     finally:
@@ -102,7 +106,7 @@ def test_a_cluster_refuses_who_has_no_token_and_says_what_to_do(
     process = start(
         write_plan(tmp_path, storage),
         tmp_path / "run",
-        "--address",
+        "--ray-address",
         ray_nodes.address,
         env=stranger | {"HOME": str(tmp_path)},
     )
@@ -112,7 +116,7 @@ def test_a_cluster_refuses_who_has_no_token_and_says_what_to_do(
 
 
 def test_an_address_where_nothing_listens_is_reported_at_once(tmp_path: Path, storage: str) -> None:
-    process = start(write_plan(tmp_path, storage), tmp_path / "run", "--address", "127.0.0.1:9")
+    process = start(write_plan(tmp_path, storage), tmp_path / "run", "--ray-address", "127.0.0.1:9")
     _, told = process.communicate(timeout=600)
     assert process.returncode == 1
     (line,) = told.splitlines()
@@ -125,7 +129,7 @@ def test_a_node_that_joins_midway_gets_work_and_an_interrupted_run_leaves_the_cl
     """The last test of this file: the cluster has three nodes from here on."""
     plan = write_plan(tmp_path, storage, samples=20_000, workers=None)
     run = tmp_path / "run"
-    process = start(plan, run, "--address", ray_nodes.address, env=ray_nodes.environment)
+    process = start(plan, run, "--ray-address", ray_nodes.address, env=ray_nodes.environment)
     wait_for_first_part(run, process)
     ray_nodes.add()
     newcomer = ray_nodes.node_id(2)

@@ -17,7 +17,6 @@ from typing import Any
 import pytest
 
 from prism.errors import BadConfigError, PrismError
-from prism.evaluate.run.scoring import inside
 from prism.evaluate.run.scoring.judge import judge_answer
 from prism.evaluate.run.scoring.sandbox import SandboxConfig, Walls, run_sandboxed, why_no_isolation, why_not
 
@@ -29,8 +28,8 @@ SHORT = SandboxConfig(wall_s=20.0, cpu_s=1)
 @pytest.mark.parametrize(
     ("program", "ending"),
     [
-        ("x = 1 + 1\nassert x == 2", "passed"),
-        ("assert 1 == 2", "failed"),
+        ("x = 1 + 1", "passed"),
+        ("x = 3", "failed"),
         ("while True: pass", "timeout"),
         ("x = bytearray(10**10)", "memory"),
         ("open('x', 'wb').write(b'0' * 10**7)", "failed"),
@@ -40,28 +39,22 @@ SHORT = SandboxConfig(wall_s=20.0, cpu_s=1)
     ],
 )
 def test_a_program_ends_as_it_should(program: str, ending: str) -> None:
-    assert run_sandboxed(program, SHORT).ending == ending
+    assert run_sandboxed(program, "assert x == 2", SHORT).ending == ending
 
 
 @needs_namespaces
 def test_a_sleeping_program_is_stopped_with_all_that_it_started() -> None:
     program = "import os, time\nif os.fork() == 0:\n    os.setsid()\ntime.sleep(4217)"
-    assert run_sandboxed(program, SandboxConfig(wall_s=0.5)).ending == "timeout"
+    assert run_sandboxed(program, "assert f(1)", SandboxConfig(wall_s=0.5)).ending == "timeout"
     running = subprocess.run(["ps", "-ww", "-eo", "args"], capture_output=True, text=True).stdout
     assert "4217" not in running
 
 
 @needs_namespaces
-@pytest.mark.parametrize(
-    ("again", "ending"),
-    [("failed", "passed"), ("passed", "failed"), ("timeout", "timeout"), ("memory", "memory")],
-)
-def test_only_a_program_that_fails_a_test_that_must_fail_has_passed(
-    again: str, ending: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """On a busy machine the second run may not come to its end: that shows nothing about the first."""
-    monkeypatch.setattr(inside, "_run_alone", lambda task, last, limit: (again if last else "passed", ""))
-    assert inside.judge({"program": "pass", "test": ""}, lambda limits: None)[0] == ending
+def test_a_test_that_uses_nothing_of_the_program_is_not_passed() -> None:
+    for test in ("", "assert 1 == 1", "def test_f():\n    pass"):
+        done = run_sandboxed("def f(): return 1", test, SHORT)
+        assert not done.passed and "uses nothing of the program" in done.text
 
 
 def test_there_is_no_network_inside() -> None:
@@ -69,40 +62,31 @@ def test_there_is_no_network_inside() -> None:
         port = server.getsockname()[1]
         socket.create_connection(("127.0.0.1", port), 2).close()  # it is there for us
         program = f"import socket\nsocket.create_connection(('127.0.0.1', {port}), 2)"
-        done = run_sandboxed(program, SHORT)
+        done = run_sandboxed(program, "assert f(1)", SHORT)
     assert done.ending == "failed" and ("unreachable" in done.text or "refused" in done.text)
 
 
 @needs_namespaces
 def test_no_variable_of_ours_is_seen_inside(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SECRET_KEY", "42")
-    assert run_sandboxed("import os\nassert 'SECRET_KEY' not in os.environ", SHORT).passed
+    program = "import os\nfound = 'SECRET_KEY' in os.environ"
+    assert run_sandboxed(program, "assert found is False", SHORT).passed
 
 
 def test_where_no_walls_hold_nothing_runs(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("prism.evaluate.run.scoring.sandbox._choose_walls", lambda: None)
     with pytest.raises(PrismError, match="not run here: .*install bubblewrap or allow namespaces"):
-        run_sandboxed("1", SHORT)
+        run_sandboxed("x = 1", "assert x == 1", SHORT)
 
 
 @needs_namespaces
-@pytest.mark.parametrize(
-    ("program", "test", "ending"),
-    [
-        ("def f(a): return a + 1", "assert f(1) == 2", "passed"),
-        ("def f(a): return a + 1", "assert f(1) == 3", "failed"),
-        ("def f(a): a.append(3)", "x = [1]\nf(x)\nassert x == [1, 3]", "passed"),  # changes are seen
-        ("def f(a): return {(1, 2): {a}, 'b': 1j, 'c': 2 ** 80, 'd': b'e'}", "assert f(3)[1, 2] == {3} and f(3)['c'] == 2 ** 80", "passed"),
-        ("def f(a): return (i for i in a)", "assert list(f([1])) == [1]", "passed"),  # needs the object: run as one
-        ("class A:\n    b = 2", "assert A().b == 2", "passed"),
-        ("def f(): raise KeyError('k')", "try:\n    f()\nexcept KeyError:\n    pass", "passed"),
-        ("import math", "assert math.pi > 3", "passed"),
-        ("def check(f): pass\ndef f(a): return 1", "def check(f):\n    assert f(2) == 2\ncheck(f)", "failed"),
-    ],
-)  # fmt: skip
-def test_a_test_apart_sees_what_it_would_see_beside_the_program(program: str, test: str, ending: str) -> None:
-    assert run_sandboxed(program, SHORT, test).ending == ending
-    assert run_sandboxed(f"{program}\n{test}", SHORT).ending == ending
+def test_helpers_of_the_prompt_are_the_tasks_own() -> None:
+    """As in HumanEval's find_zero and decode_cyclic: a program may write them anew, and its test does not use that."""
+    given = 'def double(x):\n    return 2 * x\n\ndef half(x):\n    """Undo `double`."""\n'
+    test = "def check(candidate):\n    assert candidate(double(7)) == 7\ncheck(half)"
+    for body, ending in (("return x // 2", "passed"), ("return x", "failed")):
+        program = f"def double(x):\n    return x\n\ndef half(x):\n    {body}"
+        assert run_sandboxed(program, test, SHORT, given).ending == ending
 
 
 class Judge(http.server.BaseHTTPRequestHandler):
@@ -163,5 +147,5 @@ def test_an_interpreter_under_tmp_is_seen_inside(walls: Walls, monkeypatch: pyte
         Path(folder).chmod(0o755)
         monkeypatch.setattr(sys, "prefix", folder)
         monkeypatch.setattr(sys, "executable", f"{folder}/bin/python")
-        done = run_sandboxed("x = 1\nassert x == 1", replace(SHORT, walls=walls))
+        done = run_sandboxed("x = 1", "assert x == 1", replace(SHORT, walls=walls))
     assert done.passed, done.text

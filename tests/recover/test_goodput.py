@@ -123,7 +123,7 @@ def test_the_command_prints_one_document_and_prometheus_text(run: Run):
     document = json.loads(result.stdout)
     assert document["schema"] == "prism.goodput/1" and 0.3 < document["goodput"] < 0.5
     assert {row["week"] for row in document["by_week"]} == {"2026-W22"}
-    text = CliRunner().invoke(app, ["goodput", str(run.folder), "--prometheus"]).stdout
+    text = CliRunner().invoke(app, ["goodput", str(run.folder), "--as-metrics"]).stdout
     assert text == write_metrics(read_goodput([run.folder]))
     assert f'prism_gpu_seconds{{run="{run.folder}",kind="hang",cause="Hang"}} 1200.000' in text
     assert "lost work" in CliRunner().invoke(app, ["goodput", str(run.folder)]).stdout

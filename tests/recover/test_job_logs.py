@@ -124,7 +124,7 @@ def test_a_log_that_ends_within_a_line_is_distinguished_from_the_states_of_a_bar
     tmp_path: Path, text: str, in_line: bool
 ):
     (tmp_path / "a.log").write_text(text)
-    assert [e.in_line for e in Watch(tmp_path).poll(0.0) if isinstance(e, events.Heard)] == [in_line]
+    assert [e.in_line for e in Watch(tmp_path).poll(0.0) if isinstance(e, events.OutputSeen)] == [in_line]
 
 
 def test_steps_are_read_from_every_log_and_from_bars_that_end_in_a_carriage_return(tmp_path: Path):

@@ -37,7 +37,7 @@ QUICK = replace(SuperviseConfig(), pace=PACE)
     [
         events.Launched(now_s=40.0, hosts=()),
         events.Queued(now_s=40.0),
-        events.Heard(now_s=40.0),
+        events.OutputSeen(now_s=40.0),
         events.Paused(now_s=40.0),
         events.Resumed(now_s=40.0),
         events.Saved(now_s=40.0, step=30),

@@ -294,7 +294,7 @@ def test_a_log_that_goes_on_is_a_sign_of_life_where_steps_are_read_from_it():
     for step in (1, 2, 3):
         job.handle(events.StepDone(now_s=float(step), step=step, logged=True))
     for minute in range(1, 300):
-        job.handle(events.Heard(now_s=60.0 * minute))
+        job.handle(events.OutputSeen(now_s=60.0 * minute))
         assert job.handle(events.Tick(now_s=60.0 * minute + 59.0)) == []
     assert TakeStacks(attempt=1) in job.handle(events.Tick(now_s=60.0 * 299 + 1_900.0))
 
@@ -333,9 +333,9 @@ def test_a_log_that_is_written_in_blocks_is_silent_for_as_long_as_a_block_takes(
 
 def test_a_log_that_ends_within_a_line_is_buffered_and_its_silence_says_nothing():
     job = logging_job(range(1, 4), now_s=10.0)
-    job.handle(events.Heard(now_s=10.0, in_line=True))
+    job.handle(events.OutputSeen(now_s=10.0, in_line=True))
     assert job.handle(events.Tick(now_s=50_000.0)) == []
-    job.handle(events.Heard(now_s=50_000.0))
+    job.handle(events.OutputSeen(now_s=50_000.0))
     assert Kill(attempt=1, grace_s=0.0) in job.handle(events.Tick(now_s=1e6))
 
 

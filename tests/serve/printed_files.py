@@ -31,8 +31,8 @@ def print_documents(root: Path, aside: Path) -> dict[str, Path]:
         "investigation": ["investigate", str(make_dumps(aside / "hung")), "--json"],
         "comparison": ["compare", str(make_spans(aside, 10)), str(make_spans(aside, 14)), "--json"],
         "prediction": ["predict", *faults, "--at", "2026-08-01", "--horizon-days", "10", "--json"],
-        "advice": ["predict", "advise", *faults, "--at", "2026-08-01", "--horizon-days", "10", "--job", "run7=node-0,node-1", "--json"],
-        "replay": ["predict", "replay", *faults, "--from", "2026-07-01", "--to", "2026-09-01", "--job-nodes", "8", "--json"],
+        "advice": ["predict", "advise", *faults, "--at", "2026-08-01", "--horizon-days", "10", "--running-job", "run7=node-0,node-1", "--json"],
+        "replay": ["predict", "replay", *faults, "--start", "2026-07-01", "--end", "2026-09-01", "--job-nodes", "8", "--json"],
         "placement": ["place", "simulate", str(make_jobs(aside)), "--clusters", str(aside / "clusters.yaml"), "--json"],
     }  # fmt: skip
     made = {}

@@ -33,7 +33,7 @@ def remake_docs(folder: Path) -> None:
     from PIL import Image
 
     shots = [
-        Shot("cluster", "/"),
+        Shot("cluster", "/cluster"),
         Shot("job", "/job?key=report~job-1"),
         Shot("failures", "/failures"),
         Shot("evaluation", "/evaluation"),

@@ -183,7 +183,7 @@ def write_progress(folder: Path, *, done: int) -> None:
 def make_characterization(folder: Path) -> None:
     """A datacenter's report on a small synthetic trace."""
     trace = folder.parent / "kalos.csv"
-    run_command("generate-trace", "kalos", "--jobs", "3000", "--output", str(trace))
+    run_command("generate-trace", "kalos", "--num-jobs", "3000", "--output", str(trace))
     run_command("characterize", str(trace), "--cluster", "kalos", "--output", str(folder))
     trace.unlink()
 

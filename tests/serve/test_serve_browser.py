@@ -33,7 +33,14 @@ pytestmark = [
     pytest.mark.browser,
     pytest.mark.skipif(find_chromium() is None, reason="needs chromium and chromedriver"),
 ]
-PAGES = ("/", "/job", "/failures", "/evaluation", "/datacenter", "/api")  # the others: test_serve_browser_live.py
+PAGES = (
+    "/cluster",
+    "/job",
+    "/failures",
+    "/evaluation",
+    "/datacenter",
+    "/api",
+)  # the others: test_serve_browser_live.py
 
 
 @pytest.fixture(scope="module")
@@ -177,7 +184,7 @@ def test_script_from_a_log_is_shown_and_not_run(browser: Any, service: RunningSe
     open_page(browser, f"{service.address}/failures")
     shown = wait_for("the log", lambda: browser.execute_script("return document.querySelector('.log')?.innerText"))
     assert SCRIPT in shown
-    open_page(browser, service.address + "/")
+    open_page(browser, service.address + "/cluster")
     assert SCRIPT in browser.execute_script("return document.getElementById('page').innerText"), (
         "in a finding's evidence"
     )

@@ -132,7 +132,7 @@ def test_files_that_are_not_looked_at_are_reported(browser: Any, folder: Path) -
         assert "Only the first 4 files of the folder are looked at" in text_of(browser, "body")
 
 
-@pytest.mark.parametrize("page", ["/", "/live", "/failures", "/evaluation", "/history", "/job?key=look-2~job-1"])
+@pytest.mark.parametrize("page", ["/", "/cluster", "/failures", "/evaluation", "/history", "/job?key=look-2~job-1"])
 def test_a_page_is_small_and_fetches_every_document_once(browser: Any, service: RunningService, page: str) -> None:
     script = """
     const all = [...performance.getEntriesByType("navigation"), ...performance.getEntriesByType("resource")];
@@ -180,7 +180,7 @@ def run_other_site(link: str) -> Iterator[str]:
 
 
 def test_a_link_from_another_site_finds_its_reader_logged_in(browser: Any, folder: Path) -> None:
-    with run_service(folder, "--token", TOKEN) as running, run_other_site(f"{running.address}/live") as elsewhere:
+    with run_service(folder, "--token", TOKEN) as running, run_other_site(f"{running.address}/cluster") as elsewhere:
         follow = "document.getElementById('link').click()"
         browser.get(elsewhere)
         browser.execute_script(follow)
@@ -204,11 +204,11 @@ def test_no_table_is_cut_at_any_width(browser: Any, service: RunningService, wid
     """
     set_screen(browser, width, HEIGHT)
     try:
-        for page in ("/", "/failures", "/evaluation", "/history"):
+        for page in ("/", "/cluster", "/failures", "/evaluation", "/history"):
             open_page(browser, service.address + page)
             # The page learns of its tables' widths from an observer, which comes after the layout.
             wait_for(f"tables of {page}", lambda: all(said for _, said in browser.execute_script(script)), 600)
-            if page == "/" or width < 560:
+            if page == "/cluster" or width < 560:
                 assert not browser.execute_script(script), page
             assert browser.execute_script("return document.documentElement.scrollWidth") <= width
     finally:

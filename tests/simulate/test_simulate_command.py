@@ -68,10 +68,10 @@ def test_sharing_links_is_at_least_as_long(folder: Path):
 
 
 def test_jitter_gives_percentiles(folder: Path):
-    document = json.loads(call(str(folder / "graph"), "--jitter", "0.1", "--seeds", "5", "--json").stdout)
+    document = json.loads(call(str(folder / "graph"), "--jitter", "0.1", "--draws", "5", "--json").stdout)
     spread = document["jitter"]
     assert spread["p5_ns"] <= spread["p50_ns"] <= spread["p95_ns"] <= spread["p99_ns"]
-    assert "step time over 5 draws" in call(str(folder / "graph"), "--jitter", "0.1", "--seeds", "5").output
+    assert "step time over 5 draws" in call(str(folder / "graph"), "--jitter", "0.1", "--draws", "5").output
 
 
 @pytest.mark.parametrize(
@@ -89,7 +89,7 @@ def test_wrong_input_is_an_input_error(folder: Path, words: list[str], message: 
     assert message in str(result.exception)
 
 
-@pytest.mark.parametrize("words", [["--calibration", "x.csv"], ["--chakra"], ["--seeds", "0"]])
+@pytest.mark.parametrize("words", [["--calibration", "x.csv"], ["--chakra"], ["--draws", "0"]])
 def test_wrong_use_exits_two(folder: Path, words: list[str]):
     assert call(str(folder / "graph"), *words).exit_code == 2
 
@@ -100,7 +100,7 @@ def test_a_network_that_is_not_known_asks_for_a_calibration(folder: Path, monkey
     result = call(str(folder / "graph"), "--cluster", "aws-p4d", "--json")
     known = json.loads(result.stdout)["communication"]
     assert known["calibrate"] and known["error_band_pct"] > 100 and known["measured_share"] == 0
-    assert any("prism calibrate --from" in text for text in notes)
+    assert any("prism calibrate --nccl-tests" in text for text in notes)
 
 
 def build_ring(num_ranks: int):

@@ -12,18 +12,20 @@ from prism.cli.terminal import note, show, show_json, table
 
 EPILOG = examples(
     "prism calibrate --backend gloo --output calibration.parquet",
-    "prism calibrate --backend nccl --ranks 8 --output h200.parquet",
-    "prism calibrate --from all_reduce_perf.txt --output cluster.parquet",
+    "prism calibrate --backend nccl --world-size 8 --output h200.parquet",
+    "prism calibrate --nccl-tests all_reduce_perf.txt --output cluster.parquet",
 )
 
 
 def run_calibrate(
     output: Annotated[Path, typer.Option("--output", "-o", help="File to write: .parquet, .csv or .json.")],
     backend: Annotated[str, typer.Option(help="gloo or nccl.")] = "gloo",
-    ranks: Annotated[int | None, typer.Option(help="Ranks of this host; one per core or GPU if not given.")] = None,
+    ranks: Annotated[
+        int | None, typer.Option("--world-size", "-n", help="Ranks of this host; one per core or GPU if not given.")
+    ] = None,
     largest: Annotated[int, typer.Option(help="Largest message in MiB.", min=1)] = 64,
     source: Annotated[
-        Path | None, typer.Option("--from", help="nccl-tests output to read instead of measuring.")
+        Path | None, typer.Option("--nccl-tests", help="nccl-tests output to read instead of measuring.")
     ] = None,
     pin: Annotated[bool, typer.Option(help="gloo: one core per rank; torchrun pins none.")] = False,
     json: JsonFlag = False,

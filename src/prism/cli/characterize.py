@@ -22,10 +22,10 @@ EPILOG = examples(
     "prism characterize trace_seren.csv --cluster seren --output report",
     "prism characterize sacct.txt --gpus 1024 --time-zone Europe/Paris --json",
     "prism characterize jobs.csv --map gpus=num_gpu,start=submit_time:ms --save-profile site.toml",
-    "prism characterize --from sacct --since now-28days --gpus 1024 --output report",
-    "prism characterize --from kubernetes --store pods.jsonl --every 3600",
+    "prism characterize --system sacct --since now-28days --gpus 1024 --output report",
+    "prism characterize --system kubernetes --store pods.jsonl --every 3600",
     "prism characterize a.csv b.csv --cluster east --cluster west",
-    "prism characterize trace.csv --faults fault_trace.json --nodes 400 --save-cost 45",
+    "prism characterize trace.csv --faults fault_trace.json --nodes 400 --save-s 45",
 )
 
 
@@ -51,14 +51,14 @@ SaveProfileFile = Annotated[
     Path | None, typer.Option("--save-profile", help="Save --map, --columns and the cluster's settings here.")
 ]
 Source = Annotated[
-    str | None, typer.Option("--from", help="Read a running system instead: sacct, kubernetes (pods) or kueue.")
+    str | None, typer.Option("--system", help="Read a running system instead: sacct, kubernetes (pods) or kueue.")
 ]
-Since = Annotated[str | None, typer.Option("--since", help="With --from sacct: how far back, as sacct --starttime.")]
+Since = Annotated[str | None, typer.Option("--since", help="With --system sacct: how far back, as sacct --starttime.")]
 StoreFile = Annotated[
-    Path | None, typer.Option("--store", help="With --from kubernetes or kueue: where pods that are gone are kept.")
+    Path | None, typer.Option("--store", help="With --system kubernetes or kueue: where pods that are gone are kept.")
 ]
-Every = Annotated[int | None, typer.Option("--every", help="With --from: seconds between reports; else one report.")]
-Times = Annotated[int | None, typer.Option("--times", help="With --every: stop after so many reports.")]
+Every = Annotated[int | None, typer.Option("--every", help="With --system: seconds between reports; else one report.")]
+Times = Annotated[int | None, typer.Option("--rounds", help="With --every: stop after so many reports.")]
 Until = Annotated[
     str | None, typer.Option("--until", help="When the table was exported; running jobs count up to then.")
 ]
@@ -76,9 +76,9 @@ NodeGpus = Annotated[int | None, typer.Option("--gpus-per-node", help="GPUs of o
 TimeZone = Annotated[
     str | None, typer.Option("--time-zone", help="Zone of times without one, and of the arrivals shown.")
 ]
-SaveCost = Annotated[float, typer.Option("--save-cost", help="Seconds that training stops for a checkpoint.")]
+SaveCost = Annotated[float, typer.Option("--save-s", help="Seconds that training stops for a checkpoint.")]
 RestartCost = Annotated[
-    float | None, typer.Option("--restart-cost", help="Seconds that a restart takes; else as measured, or 600.")
+    float | None, typer.Option("--restart-s", help="Seconds that a restart takes; else as measured, or 600.")
 ]
 
 
@@ -160,13 +160,13 @@ def _check_use(traces: list[Path], names: list[str], source: str | None, since: 
     from prism.errors import BadConfigError
 
     if source is None and not traces:
-        raise BadConfigError("no job table is given; name one, or read a running system with --from sacct")
+        raise BadConfigError("no job table is given; name one, or read a running system with --system sacct")
     if source is not None and traces:
-        raise BadConfigError(f"--from {source} and {traces[0]} are both given; give one of them")
+        raise BadConfigError(f"--system {source} and {traces[0]} are both given; give one of them")
     if source is not None and source not in SOURCES:
-        raise BadConfigError(f"--from {source!r} is not known; give one of {', '.join(SOURCES)}")
+        raise BadConfigError(f"--system {source!r} is not known; give one of {', '.join(SOURCES)}")
     if source is None and (every is not None or since is not None):
-        raise BadConfigError("--every and --since are for --from; a file is read once and whole")
+        raise BadConfigError("--every and --since are for --system; a file is read once and whole")
     if every is not None and every < 1:
         raise BadConfigError(f"--every is {every}, expected at least 1 second")
     if len(names) > max(len(traces), 1):

@@ -66,7 +66,8 @@ def run_diagnose(
         str | None, typer.Option(help="Ray cluster to join; else RAY_ADDRESS; else Ray is started here.")
     ] = None,
     gpus_per_host: Annotated[
-        int | None, typer.Option(help="GPUs of a host, where several share a NIC and flows cannot tell.", min=1)
+        int | None,
+        typer.Option("--gpus-per-node", help="GPUs of a host, where several share a NIC and flows cannot tell.", min=1),
     ] = None,
     jobs: Annotated[str | None, typer.Option(help=JOBS_HELP)] = None,
     map_columns: MapOption = None,

@@ -37,7 +37,9 @@ Consent = Annotated[
 BesideTraining = Annotated[
     bool, typer.Option("--beside-training", help="Use only GPUs that no other program uses, and leave those it takes.")
 ]
-Address = Annotated[str | None, typer.Option(help="A running Ray cluster, as HOST:PORT or auto; else one is embedded.")]
+Address = Annotated[
+    str | None, typer.Option("--ray-address", help="A running Ray cluster, as HOST:PORT or auto; else one is embedded.")
+]
 
 
 @app.command(
@@ -45,7 +47,7 @@ Address = Annotated[str | None, typer.Option(help="A running Ray cluster, as HOS
     epilog=examples(
         "prism evaluate --demo",
         "prism evaluate plan.yaml --output scores",
-        "prism evaluate plan.yaml --output scores --address auto --json",
+        "prism evaluate plan.yaml --output scores --ray-address auto --json",
         "prism evaluate watch checkpoints --plan plan.yaml --output scores",
     ),
 )

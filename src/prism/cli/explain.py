@@ -19,9 +19,9 @@ if TYPE_CHECKING:
 EPILOG = examples(
     "prism explain train.log",
     "prism explain logs/          [dim]# a folder of per-rank logs is one job[/dim]",
-    "prism explain --jobs runs/   [dim]# every entry is one job; ends with the failure table[/dim]",
+    "prism explain --per-job runs/   [dim]# every entry is one job; ends with the failure table[/dim]",
     "prism explain --follow train.log",
-    "prism explain job.log --endpoint http://localhost:8000/v1 --model qwen",
+    "prism explain job.log --endpoint http://localhost:8000/v1 --endpoint-model qwen",
 )
 _COLOUR = {"restart": "yellow", "isolate_and_restart": "magenta", "rollback": "cyan", "stop": "red", "none": "green"}
 
@@ -34,7 +34,7 @@ def explain(
         ),
     ],
     jobs: Annotated[
-        bool, typer.Option("--jobs", help="Each entry of a folder is one job; show the failure table.")
+        bool, typer.Option("--per-job", help="Each entry of a folder is one job; show the failure table.")
     ] = False,
     follow: Annotated[bool, typer.Option("--follow", "-f", help="Read a log that is still growing.")] = False,
     quiet_after: Annotated[
@@ -55,7 +55,9 @@ def explain(
     endpoint: Annotated[
         str | None, typer.Option(help="OpenAI-compatible endpoint, asked when no rule knows.", envvar="PRISM_ENDPOINT")
     ] = None,
-    model: Annotated[str, typer.Option(help="Model to ask at the endpoint.", envvar="PRISM_MODEL")] = "default",
+    model: Annotated[
+        str, typer.Option("--endpoint-model", help="Model to ask at the endpoint.", envvar="PRISM_MODEL")
+    ] = "default",
     votes: Annotated[int, typer.Option(help="How many times the endpoint is asked.")] = 3,
     exit_code: Annotated[
         int | None, typer.Option(help="The job's exit code, if known: it decides whether the run failed.")

@@ -12,14 +12,16 @@ from prism.cli.terminal import note, progress, show_json
 
 EPILOG = examples(
     "prism generate-trace seren --output seren.csv",
-    "prism generate-trace kalos --jobs 1000000 --seed 7 --output kalos.parquet",
+    "prism generate-trace kalos --num-jobs 1000000 --seed 7 --output kalos.parquet",
 )
 
 
 def generate_trace_file(
     cluster: Annotated[str, typer.Argument(help="Whose statistics: seren or kalos.")],
     output: Annotated[Path, typer.Option("--output", "-o", help="File to write: .csv or .parquet.")],
-    jobs: Annotated[int | None, typer.Option("--jobs", "-n", help="Jobs to make; else as many as published.")] = None,
+    jobs: Annotated[
+        int | None, typer.Option("--num-jobs", "-n", help="Jobs to make; else as many as published.")
+    ] = None,
     seed: Annotated[int, typer.Option("--seed", help="The same seed gives the same trace.")] = 0,
     json_output: JsonFlag = False,
 ) -> None:

@@ -14,14 +14,14 @@ from prism.cli.terminal import note, show, show_json, table
 EPILOG = examples(
     "prism goodput prism-run",
     "prism goodput runs/* --gpus 64 --json",
-    "prism goodput runs/* --prometheus > /var/lib/node_exporter/prism.prom",
+    "prism goodput runs/* --as-metrics > /var/lib/node_exporter/prism.prom",
 )
 
 
 def goodput(
     runs: Annotated[list[Path], typer.Argument(help="Folders of supervised runs.")],
     gpus: Annotated[int | None, typer.Option(help="GPUs of each run; else its ranks are counted.", min=1)] = None,
-    prometheus: Annotated[bool, typer.Option("--prometheus", help="Print Prometheus text instead.")] = False,
+    prometheus: Annotated[bool, typer.Option("--as-metrics", help="Print Prometheus text instead.")] = False,
     json: JsonFlag = False,
 ) -> None:
     """Say where every GPU-hour went: training, lost work, restarts, stalls, hangs; per run, week and cause."""

@@ -11,12 +11,12 @@ import typer
 from prism.cli.options import JsonFlag, examples
 from prism.cli.terminal import note, show, show_json, table
 
-EPILOG = examples("sudo prism lab", "sudo prism lab --hosts 4 --output /tmp/lab")
+EPILOG = examples("sudo prism lab", "sudo prism lab --num-hosts 4 --output /tmp/lab")
 
 
 def run_lab_command(
     hosts: Annotated[
-        int, typer.Option(help="4: one job, dp 2 x pp 2; more: beside it an FSDP job.", min=4, max=12)
+        int, typer.Option("--num-hosts", help="4: one job, dp 2 x pp 2; more: beside it an FSDP job.", min=4, max=12)
     ] = 8,
     steps: Annotated[int, typer.Option(help="Healthy steps before each harm, and steps under it.", min=10)] = 30,
     output: Annotated[Path, typer.Option("--output", "-o", help="Folder for the capture and the logs.")] = Path(
@@ -33,7 +33,7 @@ def run_lab_command(
     from prism.lab.testbed.lab import LabConfig
 
     if hosts == 5:
-        raise BadConfigError("--hosts is 5, which leaves one for the second job; give 4, or 6 and more")
+        raise BadConfigError("--num-hosts is 5, which leaves one for the second job; give 4, or 6 and more")
     checks = check_lab(LabConfig(hosts=hosts, steps=steps), output, note)
     right = sum(check.is_right for check in checks)
     if json:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Annotated, Any, TypeVar, get_type_hints
+from typing import Annotated, Any, TypeVar, get_args, get_origin, get_type_hints
 
 import typer
-from typer.core import TyperGroup
+from typer.core import TyperCommand, TyperGroup, TyperOption
+from typer.models import OptionInfo
 
 from prism.cli.terminal import verbosity
 
@@ -52,6 +53,52 @@ OutputDir = Annotated[
 ]
 
 
+# Options by the names that they once had. One name means one thing in all commands; what was written is still read.
+_FORMER_NAMES: Mapping[str, Mapping[str, str]] = {
+    "calibrate": {"--from": "--nccl-tests", "--ranks": "--world-size"},
+    "characterize": {
+        "--from": "--system", "--times": "--rounds", "--save-cost": "--save-s", "--restart-cost": "--restart-s",
+    },
+    "diagnose": {"--gpus-per-host": "--gpus-per-node"},
+    "emulate": {"--sweep": "--layouts", "--company": "--at-once"},
+    "evaluate run": {"--address": "--ray-address"},
+    "evaluate watch": {"--address": "--ray-address"},
+    "explain": {"--jobs": "--per-job", "--model": "--endpoint-model"},
+    "generate-trace": {"--jobs": "--num-jobs"},
+    "goodput": {"--prometheus": "--as-metrics"},
+    "lab": {"--hosts": "--num-hosts"},
+    "predict advise": {"--job": "--running-job"},
+    "predict replay": {"--from": "--start", "--to": "--end"},
+    "predict watch": {"--every-s": "--every", "--limit": "--min-risk"},
+    "serve": {"--clusters": "--cluster-folders"},
+    "simulate": {"--seeds": "--draws"},
+    "supervise run": {"--output": "--echo", "--no-output": "--no-echo"},
+}  # fmt: skip
+
+
+def put_todays_names(words: list[str], former: Mapping[str, str]) -> list[str]:
+    """The words of a command line with former names of options replaced, up to `--`."""
+    ours = words.index("--") if "--" in words else len(words)
+    split = [word.partition("=") for word in words[:ours]]
+    return [f"{former.get(name, name)}{sign}{value}" for name, sign, value in split] + words[ours:]
+
+
+class _Command(TyperCommand):
+    """A command that also takes the former names of its options."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Put today's name in place of a former one, up to `--`."""
+        former = _FORMER_NAMES.get(" ".join(ctx.command_path.split()[1:]), {})
+        return super().parse_args(ctx, put_todays_names(args, former))
+
+    def get_help_option(self, ctx: Any) -> Any:
+        """--help, which takes no value either."""
+        option = super().get_help_option(ctx)
+        if isinstance(option, TyperOption):
+            option.metavar = ""
+        return option
+
+
 def examples(*commands: str) -> str:
     """An epilog that shows how a command is called."""
     return "\n\n".join(["[bold]Examples[/bold]"] + [f"  {command}" for command in commands])
@@ -64,7 +111,7 @@ class App(typer.Typer):
         """Typer's command with the two flags after those of the function."""
 
         def register(function: Command) -> Command:
-            super(App, self).command(name, **options)(_add_flags(function))
+            super(App, self).command(name, **({"cls": _Command} | options))(_add_flags(function))
             return function
 
         return register
@@ -76,6 +123,8 @@ def _add_flags(function: Callable[..., Any]) -> Callable[..., Any]:
         return function(**given)
 
     hints = {**get_type_hints(function, include_extras=True), "verbose": _Verbose, "quiet": _Quiet}
+    for hint in hints.values():
+        _show_flags_without_type(hint)
     own = inspect.signature(function).parameters.values()
     flags = [inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=False) for name in ("verbose", "quiet")]
     parameters = [one.replace(kind=one.KEYWORD_ONLY, annotation=hints[one.name]) for one in (*own, *flags)]
@@ -83,6 +132,14 @@ def _add_flags(function: Callable[..., Any]) -> Callable[..., Any]:
     described.__signature__ = inspect.Signature(parameters)
     described.__annotations__ = hints
     return run
+
+
+def _show_flags_without_type(hint: Any) -> None:
+    """A flag takes no value, so that its help shows none."""
+    if get_origin(hint) is Annotated and bool in (get_args(hint)[0], *get_args(get_args(hint)[0])):
+        for option in hint.__metadata__:
+            if isinstance(option, OptionInfo) and option.metavar is None:
+                option.metavar = ""
 
 
 class RunByDefault(TyperGroup):

@@ -81,7 +81,7 @@ def run_predict(
     "advise",
     epilog=examples(
         "prism predict advise events.parquet --lives lives.parquet --at 2016-10-01 --job-nodes 1024",
-        "prism predict advise faults.csv --at 2026-05-01 --job run7=node-1,node-2 --json > risk.json",
+        "prism predict advise faults.csv --at 2026-05-01 --running-job run7=node-1,node-2 --json > risk.json",
     ),
 )
 def run_advise(
@@ -91,7 +91,9 @@ def run_advise(
     horizon_days: Horizon = 30.0,
     map: Map = None,
     counters: Counters = None,
-    job: Annotated[list[str] | None, typer.Option(help="A job that runs, with its nodes: NAME=NODE,NODE.")] = None,
+    job: Annotated[
+        list[str] | None, typer.Option("--running-job", help="A job that runs, with its nodes: NAME=NODE,NODE.")
+    ] = None,
     job_nodes: JobNodes = 0,
     gpus_per_node: GpusPerNode = 8,
     save_s: SaveS = 60.0,
@@ -108,7 +110,7 @@ def run_advise(
     config = AdviceConfig(
         job_nodes=job_nodes, gpus_per_node=gpus_per_node, save_s=save_s, restart_s=restart_s, run_days=run_days
     )
-    found = advise(forecast, _parse_jobs(job or []), config)
+    found = advise(forecast, _parse_jobs(job or []), config, history)
     for line in found.notes:
         note(f"note: {line}")
     if json:
@@ -122,6 +124,13 @@ def run_advise(
             for d in found.drains[:20]
         ]
         show(table("Drain before a long run", ["node", ">risk", ">costs GPU-h", ">saves GPU-h", "why"], cells))
+    if found.test:
+        cells = [[s.node, f"{s.events}", f"{s.expected:.1f}", f"{s.chance:.1g}"] for s in found.test[:20]]
+        show(
+            table(
+                "Test these: more events than their time explains", ["node", ">events", ">expected", ">chance"], cells
+            )
+        )
     show(f"spares to hold: {found.spares}; nodes the next job should not get: {len(found.avoid):,}")
     show(f"a drain pays from a risk of {found.break_even:.1%} within the run on")
     for line in [*found.to_json()["slurm"][:6], *found.to_json()["kubernetes"][:3]]:
@@ -131,13 +140,13 @@ def run_advise(
 @app.command(
     "replay",
     epilog=examples(
-        "prism predict replay events.parquet --lives lives.parquet --from 2016-01-01 --to 2016-12-31 --job-nodes 1024"
+        "prism predict replay events.parquet --lives lives.parquet --start 2016-01-01 --end 2016-12-31 --job-nodes 1024"
     ),
 )
 def run_replay(
     events: Events,
-    start: Annotated[str, typer.Option("--from", help="Where the replay begins; what lies before is learned from.")],
-    to: Annotated[str, typer.Option(help="Where it ends.")],
+    start: Annotated[str, typer.Option("--start", help="Where the replay begins; what lies before is learned from.")],
+    to: Annotated[str, typer.Option("--end", help="Where it ends.")],
     job_nodes: Annotated[int, typer.Option(help="Nodes of the job.", min=1)],
     lives: Lives = None,
     horizon_days: Horizon = 30.0,
@@ -165,7 +174,7 @@ def run_replay(
         seed=seed,
     )
     if config.end_ns <= config.start_ns:
-        raise BadConfigError(f"--to {to} does not lie after --from {start}")
+        raise BadConfigError(f"--end {to} does not lie after --start {start}")
     found = replay_history(history, config, forecast_often(history, config, PredictConfig(horizon_days=horizon_days)))
     if json:
         show_json(found.to_json())
@@ -184,7 +193,7 @@ def run_replay(
     "watch",
     epilog=examples(
         "prism predict watch events.csv --lives lives.csv --output risks",
-        "prism predict watch events.csv --prometheus http://localhost:9090 --output risks --every-s 3600",
+        "prism predict watch events.csv --prometheus http://localhost:9090 --output risks --every 3600",
     ),
 )
 def run_watch(
@@ -195,8 +204,10 @@ def run_watch(
     map: Map = None,
     counters: Counters = None,
     prometheus: Annotated[str | None, typer.Option(help="Prometheus with the DCGM exporter's counters.")] = None,
-    limit: Annotated[float, typer.Option(help="Risk from which a node is worth an alert.", min=0.0, max=1.0)] = 0.2,
-    every_s: Annotated[float, typer.Option(help="Seconds between scores.", min=1.0)] = 3_600.0,
+    limit: Annotated[
+        float, typer.Option("--min-risk", help="Risk from which a node is worth an alert.", min=0.0, max=1.0)
+    ] = 0.2,
+    every_s: Annotated[float, typer.Option("--every", help="Seconds between scores.", min=1.0)] = 3_600.0,
     rounds: Annotated[int, typer.Option(help="Scores to make; 0: until stopped.", min=0)] = 0,
     at: Annotated[str | None, typer.Option(help="Score as of this moment; else now.")] = None,
 ) -> None:
@@ -239,7 +250,7 @@ def _parse_jobs(entries: list[str]) -> dict[str, list[str]]:
     for entry in entries:
         name, found, nodes = entry.partition("=")
         if not found or not nodes:
-            raise BadConfigError(f"--job: '{entry}' names no nodes; write NAME=node-1,node-2")
+            raise BadConfigError(f"--running-job: '{entry}' names no nodes; write NAME=node-1,node-2")
         jobs[name.strip()] = [node.strip() for node in nodes.split(",") if node.strip()]
     return jobs
 

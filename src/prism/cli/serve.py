@@ -56,7 +56,7 @@ def run_serve(
     rebuild: Annotated[bool, typer.Option("--rebuild", help="Rebuild the index from the files.")] = False,
     keep_days: Annotated[float, typer.Option(help="Days that the history is kept.", min=1)] = 400.0,
     clusters: Annotated[
-        bool, typer.Option("--clusters", help="Each folder at the top of FOLDER is a cluster of that name.")
+        bool, typer.Option("--cluster-folders", help="Each folder at the top of FOLDER is a cluster of that name.")
     ] = False,
     price: Annotated[float | None, typer.Option(help="Price of a GPU-hour, to show costs in money.", min=0)] = None,
     currency: Annotated[str, typer.Option(help="Currency sign of the price.")] = "$",

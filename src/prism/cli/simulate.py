@@ -18,7 +18,7 @@ EPILOG = examples(
     "prism simulate graph/",
     "prism simulate graph/ --cluster dgx-h100 --output solved/",
     'prism simulate graph/ --what-if "rank 12 speed 0.8" --what-if "dp bandwidth 2"',
-    "prism simulate graph/ --jitter 0.05 --seeds 100 --json",
+    "prism simulate graph/ --jitter 0.05 --draws 100 --json",
 )
 
 
@@ -40,7 +40,7 @@ def simulate_graph(
     jitter: Annotated[
         float, typer.Option(help="Vary every duration by this much (sigma of its logarithm).", min=0.0, max=3.0)
     ] = 0.0,
-    seeds: Annotated[int, typer.Option(help="How many times to draw under --jitter.", min=1)] = 20,
+    seeds: Annotated[int, typer.Option("--draws", help="How many times to draw under --jitter.", min=1)] = 20,
     chakra: Annotated[bool, typer.Option(help="Also write Chakra traces of all ranks to --output.")] = False,
     output: OutputDir = None,
     json: JsonFlag = False,
@@ -112,7 +112,8 @@ def _ask_for_calibration(known: Assessment) -> str:
     factor = 1 + known.error_band_pct / 100
     return (
         f"communication is modelled: on networks like this one measured times lie within a factor of {factor:.1f}; "
-        "measure yours with nccl-tests, then `prism calibrate --from OUTPUT --output FILE`, and pass --calibration FILE"
+        "measure yours with nccl-tests, then `prism calibrate --nccl-tests OUTPUT --output FILE`, and pass "
+        "--calibration FILE"
     )
 
 

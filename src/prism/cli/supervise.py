@@ -75,7 +75,7 @@ def run(
         typer.Option("--again", help="Continue a run that failed, once the cause is fixed, or with another command."),
     ] = False,
     output: Annotated[
-        bool, typer.Option("--output/--no-output", help="Write what the command prints to stdout (never with --json).")
+        bool, typer.Option("--echo/--no-echo", help="Write what the command prints to stdout (never with --json).")
     ] = True,
     pass_exit_code: Annotated[
         bool,

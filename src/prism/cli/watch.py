@@ -92,8 +92,8 @@ def watch_source(
 
     table = read_table(topology, TOPOLOGY) if topology is not None else None
     address = parse_address(metrics) if metrics is not None else None
-    alerts: list[AlertSink] = [] if webhook is None else [WebhookAlerts(webhook)]
-    alerts += [] if alertmanager is None else [AlertmanagerAlerts(alertmanager)]
+    alerts: list[AlertSink] = [] if webhook is None else [WebhookAlerts(webhook, state)]
+    alerts += [] if alertmanager is None else [AlertmanagerAlerts(alertmanager, state)]
     given = GivenSource(name=jobs) if jobs is not None else None
     position = load_state(state / "state.json").position if state is not None else {}
     columns = make_options(map_columns, skip_bad_rows=True).columns

@@ -7,13 +7,13 @@ import os
 import time
 import urllib.error
 import urllib.parse
-import urllib.request
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any, Literal
 
 from prism.errors import BadConfigError, MissingExtraError
 from prism.evaluate.regressions import Regression, Score
+from prism.machine.requests import ask_http
 from prism.records.settings import Checked, build, describe, one_of
 
 Target = Literal["webhook", "mlflow", "wandb"]
@@ -168,9 +168,8 @@ def _ask(push: Push, path: str, body: Mapping[str, Any] | None = None) -> Any:
     headers = {"Content-Type": "application/json"}
     if push.key_variable and (key := os.environ.get(push.key_variable)):
         headers["Authorization"] = f"Bearer {key}"
-    request = urllib.request.Request(f"{(push.url or '').rstrip('/') if path else push.url}{path}", data, headers)
-    with urllib.request.urlopen(request, timeout=_TIMEOUT_S) as answer:
-        text = answer.read()
+    url = f"{(push.url or '').rstrip('/') if path else push.url}{path}"
+    text = ask_http(url, data, headers, _TIMEOUT_S)
     try:
         return json.loads(text)
     except ValueError:

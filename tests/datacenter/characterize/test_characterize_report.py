@@ -195,7 +195,7 @@ def check_chart(svg: str) -> None:
 
 def test_the_generator_command_writes_a_trace_that_characterize_reads(tmp_path: Path) -> None:
     path = tmp_path / "made" / "seren.csv"
-    result = run("generate-trace", "Seren", "--jobs", "2000", "--seed", "4", "--output", str(path), "--json")
+    result = run("generate-trace", "Seren", "--num-jobs", "2000", "--seed", "4", "--output", str(path), "--json")
     assert result.exit_code == 0
     assert json.loads(result.stdout)["synthetic"] is True
     assert json.loads(run("characterize", str(path), "--json").stdout)["jobs"] == 2000
@@ -205,7 +205,7 @@ def test_wrong_use_is_an_input_error(two_hundred_jobs: Path, tmp_path: Path) -> 
     more = run("characterize", str(two_hundred_jobs), "--cluster", "a", "--cluster", "b")
     assert isinstance(more.exception, BadConfigError)
     assert isinstance(run("characterize", str(tmp_path / "none.csv")).exception, BadFileError)
-    assert isinstance(run("characterize", str(two_hundred_jobs), "--save-cost", "0").exception, InputError)
+    assert isinstance(run("characterize", str(two_hundred_jobs), "--save-s", "0").exception, InputError)
     blocked = tmp_path / "file"
     blocked.write_text("")
     assert isinstance(run("characterize", str(two_hundred_jobs), "--output", str(blocked)).exception, BadFileError)

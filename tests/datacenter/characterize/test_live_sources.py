@@ -47,7 +47,9 @@ pathlib.Path({str(tmp_path / "asked.txt")!r}).write_text(" ".join(sys.argv[1:]) 
 sys.stdout.write(pathlib.Path({str(SACCT / "parsable2.txt")!r}).read_text())
 """
     install(tmp_path, "sacct", script, monkeypatch)
-    done = run_prism("--from", "sacct", "--since", "now-7days", "--every", "1", "--times", "2", "--json", "--gpus", "9")
+    done = run_prism(
+        "--system", "sacct", "--since", "now-7days", "--every", "1", "--rounds", "2", "--json", "--gpus", "9"
+    )
     assert done.returncode == 0, done.stderr
     documents = [json.loads(line) for line in done.stdout.splitlines()]
     assert [document["jobs"] for document in documents] == [11, 11]
@@ -190,7 +192,7 @@ def test_the_command_watches_for_as_long_as_it_was_told(api: type[Api], tmp_path
         {"type": "MODIFIED", "object": {"kind": "Pod", **pod("a", "Succeeded", ended="2024-05-01T12:00:00Z")}}
     ]
     store = str(tmp_path / "pods.jsonl")
-    done = run_prism("--from", "kubernetes", "--store", store, "--every", "1", "--times", "1", "--json")
+    done = run_prism("--system", "kubernetes", "--store", store, "--every", "1", "--rounds", "1", "--json")
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout)["states"]["by_gpu_time"] == {"completed": 8 * 7200}
 
@@ -209,6 +211,6 @@ def test_a_real_slurm_answers(tmp_path: Path) -> None:
     """Needs a cluster whose `sacct` works here (SLURM_CONF)."""
     if shutil.which("sacct") is None or subprocess.run(["sacct", "-n"], capture_output=True, check=False).returncode:
         pytest.skip("no Slurm with accounting at hand")
-    done = run_prism("--from", "sacct", "--json")
+    done = run_prism("--system", "sacct", "--json")
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout)["trace"]["format"] == "slurm"

@@ -208,9 +208,9 @@ def test_the_command_prints_advice(tmp_path: Path) -> None:
     events.with_columns(pl.col("at").cast(pl.Datetime("ns"))).write_csv(tmp_path / "events.csv")
     lives.with_columns(pl.col("installed").cast(pl.Datetime("ns"))).write_csv(tmp_path / "lives.csv")
     words = ["predict", "advise", str(tmp_path / "events.csv"), "--lives", str(tmp_path / "lives.csv")]
-    done = CliRunner().invoke(app, [*words, "--at", "1970-04-01", "--job", "x=n0,n1,stranger", "--json"])
+    done = CliRunner().invoke(app, [*words, "--at", "1970-04-01", "--running-job", "x=n0,n1,stranger", "--json"])
     document = json.loads(done.stdout)
     assert document["schema"] == "prism.advice/1" and document["jobs"][0]["checkpoint_interval_s"] > 0
     assert len(document["nodes"]) == 60 and any("1 of 3 nodes" in line for line in document["notes"])
-    wrong = CliRunner().invoke(app, [*words, "--at", "1970-04-01", "--job", "x"])
+    wrong = CliRunner().invoke(app, [*words, "--at", "1970-04-01", "--running-job", "x"])
     assert isinstance(wrong.exception, InputError)

@@ -222,11 +222,11 @@ def _check_server(folder: Path, url: str) -> None:
     config = PrometheusConfig(step_s=86_400.0)
     found = read_prometheus(url, time.time() - 30 * 86_400, time.time(), ["n0", "n1"], config)
     assert set(found["serial"]) == {"n0", "n1"} and found["series"].n_unique() == 4
-    first = watch(folder, "--prometheus", url, "--limit", "0.5", "--horizon-days", "10")
+    first = watch(folder, "--prometheus", url, "--min-risk", "0.5", "--horizon-days", "10")
     alerted = {line.split()[1] for line in first.splitlines() if line.startswith("risk:")}
     assert alerted == {f"n{i}" for i in range(0, 100, 3)}
     assert "DCGM_FI_DEV_PCIE_REPLAY_COUNTER rose by" in first
-    assert "risk:" not in watch(folder, "--prometheus", url, "--limit", "0.5", "--horizon-days", "10")
+    assert "risk:" not in watch(folder, "--prometheus", url, "--min-risk", "0.5", "--horizon-days", "10")
     text = (folder / "risks" / "metrics.prom").read_bytes()
     subprocess.run(["promtool", "check", "metrics"], input=text, check=True, capture_output=True)
     query = urllib.parse.urlencode({"query": "prism_predict_risk > 0.5"})

@@ -134,7 +134,7 @@ def test_a_folder_of_jobs_ends_in_the_failure_table(tmp_path):
     verdicts = [diagnose(read_job(job)).verdict for job in find_jobs(str(tmp_path))]
     table = tabulate_failures(verdicts)
     assert table.row(0)[:4] == ("script", "KeyError", 2, 50.0)
-    result = CliRunner().invoke(app, ["--jobs", str(tmp_path)])
+    result = CliRunner().invoke(app, ["--per-job", str(tmp_path)])
     assert result.exit_code == 0, result.output
     assert "Failures of 4 jobs" in result.stdout
 

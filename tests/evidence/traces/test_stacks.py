@@ -101,13 +101,13 @@ def test_two_ends_of_a_message_cannot_be_told_apart_without_stacks() -> None:
     first = [gloo(0, *steps("a", 10), pending=False), gloo(1, *steps("a", 10), ("a", 5, 8, 510))]
     later = [gloo(2, *steps("b", 10), pending=False), gloo(3, *steps("b", 10), ("b", 5, 8, 510))]
     assert find_hang([*first, *later]).ranks == (0, 2)
-    assert find_hang([*first, *later], stood_in={0: "message"}).ranks == (2,)
+    assert find_hang([*first, *later], known_places={0: "message"}).ranks == (2,)
 
 
 def test_a_neighbour_that_went_on_without_its_message_is_the_root() -> None:
     ahead = [gloo(r, *steps("a", 10), *step("a", 5, 10)) for r in (0, 1)]
     held = [gloo(2, *steps("b", 10), ("b", 5, 8, 510)), gloo(3, *steps("b", 10), pending=False)]
-    assert find_hang([*ahead, *held], stood_in={3: "message"}).ranks == (1,)
+    assert find_hang([*ahead, *held], known_places={3: "message"}).ranks == (1,)
 
 
 def test_a_rank_that_receives_for_a_later_step_left_a_collective_out(tmp_path: Path) -> None:
@@ -117,14 +117,14 @@ def test_a_rank_that_receives_for_a_later_step_left_a_collective_out(tmp_path: P
         (tmp_path / f"rank_{rank}.log").write_text(f"step 1 loss 2\nstep {step_number} loss 1\n")
     ahead = find_ahead(read_rank_logs(tmp_path.iterdir()))
     assert ahead == [1]
-    assert find_hang(dumps, stood_in={1: "message"}, ahead=ahead).ranks == (1,)
-    assert find_hang(dumps, stood_in={1: "message"}).ranks == (0,)
+    assert find_hang(dumps, known_places={1: "message"}, ahead=ahead).ranks == (1,)
+    assert find_hang(dumps, known_places={1: "message"}).ranks == (0,)
 
 
 def test_a_rank_that_failed_in_a_collective_did_not_complete_it() -> None:
     dumps = [gloo(r, *steps("a", 10), ("a", 5, 8, 510), pending=False) for r in (0, 1)]
     alone = find_hang(dumps, world_size=3)
-    found = find_hang(dumps, world_size=3, stood_in=dict.fromkeys((0, 1), "collective"))
+    found = find_hang(dumps, world_size=3, known_places=dict.fromkeys((0, 1), "collective"))
     assert (found.what, found.ranks) == (alone.what, alone.ranks) == ("missing_dump", (2,))
     assert alone.confidence < 0.7 < found.confidence
 

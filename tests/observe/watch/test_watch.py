@@ -28,6 +28,7 @@ from prism.collect.folder import FolderSource
 from prism.collect.live_capture import interface_names
 from prism.errors import BadConfigError, BadFileError
 from prism.lab.scenarios import load_scenario, make_scenario
+from prism.machine.sender import SenderConfig
 from prism.observe.watch.alerts import WebhookAlerts
 from prism.observe.watch.metrics import MetricsServer, WatchStatus, render_metrics
 from prism.observe.watch.stream import Watch, WatchConfig, slice_by_time
@@ -146,13 +147,13 @@ class Hook(http.server.BaseHTTPRequestHandler):
 def test_alerts_are_posted_tried_again_and_never_hold_the_watch_up():
     server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Hook)
     threading.Thread(target=server.serve_forever, args=(0.05,), daemon=True).start()
-    alerts = WebhookAlerts(f"http://127.0.0.1:{server.server_port}/hook", pauses_s=(0.01, 0.01, 0.01))
+    alerts = WebhookAlerts(f"http://127.0.0.1:{server.server_port}/hook", config=SenderConfig(first_pause_s=0.01))
     alerts.send({"kind": "hang"})
     alerts.close(wait_s=600)
-    assert Hook.taken == [{"kind": "hang"}] and alerts.outcomes["sent"] == 1
+    assert Hook.taken == [{"kind": "hang"}] and (alerts.outcomes["sent"], alerts.outcomes["failed"]) == (1, 2)
     server.shutdown()
     server.server_close()
-    dead = WebhookAlerts("http://127.0.0.1:9/nobody", pauses_s=(0.01,))
+    dead = WebhookAlerts("http://127.0.0.1:9/nobody", config=SenderConfig(first_pause_s=0.01, most_waiting=1_000))
     for _ in range(1_500):
         dead.send({"kind": "hang"})
     dead.close(wait_s=0.2)

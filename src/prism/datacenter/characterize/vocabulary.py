@@ -5,6 +5,8 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 
+from prism.records.verdict import CATEGORY_OF_REASON
+
 STATE_WORDS: Mapping[str, tuple[str, ...]] = {
     "completed": ("completed", "complete", "succeeded", "success", "pass", "passed", "terminated", "finished", "done"),
     "failed": ("failed", "failure", "fail", "error", "boot_fail", "launch_failed", "reconfig_fail"),
@@ -23,6 +25,9 @@ _STATE_OF = {word: state for state, words in STATE_WORDS.items() for word in wor
 
 FAILED_STATES = ("failed", "timeout", "node_fail", "out_of_memory")
 """What the Acme study counts as failed, plus out of memory, which Slurm reports apart."""
+
+INFRASTRUCTURE = [reason for reason, category in CATEGORY_OF_REASON.items() if category == "infrastructure"]
+"""Reasons that are a fault of the machines, not of the job."""
 
 LIVE_STATES = ("running", "pending")
 

@@ -53,6 +53,7 @@ class History:
     place_names: tuple[str, ...]
     notes: tuple[str, ...]
     counters: tuple[Counter, ...] = ()  # used for past windows only
+    lives_known: bool = False  # parts that never had an event are in it
 
     def before(self, at_ns: int) -> History:
         """The history known at a moment: without later events and stays; stays that ended later are still open."""
@@ -71,6 +72,7 @@ class History:
             place_names=self.place_names,
             notes=self.notes,
             counters=self.counters,
+            lives_known=self.lives_known,
         )
 
 
@@ -87,7 +89,7 @@ def read_history(events: Path, lives: Path | None = None, names: Mapping[str, st
             pl.col("at").min().alias("installed"), *([pl.col("location").last()] if "location" in told.columns else [])
         )
         notes.append("no lives given: only parts that had an event are known, from their first event on")
-    return make_history(told, stays, tuple(notes))
+    return replace(make_history(told, stays, tuple(notes)), lives_known=lives is not None)
 
 
 def add_counters(history: History, path: Path, names: Mapping[str, str] | None = None) -> History:

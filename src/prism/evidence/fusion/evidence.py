@@ -125,7 +125,7 @@ def read_ranks(
     hang = find_hang(
         dumps,
         world_size=len(ranks) if ranks == set(range(len(ranks))) else None,
-        stood_in=place_ranks(dumps, stacks, found, logs),
+        known_places=place_ranks(dumps, stacks, found, logs),
         ahead=find_ahead(logs),
     )
     evidence.alive = hang.alive

@@ -116,8 +116,8 @@ def find_hits(job: JobLog, book: RuleBook, routine: Container[str] = frozenset()
     is_snippet = job.num_lines <= SNIPPET_LINES and not job.saw_progress
     for (file, _), lines in lines_by_source.items():
         limit = SURVIVED_PER_RANK * len(ranks_of_file[file])
-        found = _hits_of_voice(lines, book, routine, is_snippet=is_snippet)
-        found = _fold_chains(_without_strangers(found), lines)
+        found = _hits_of_writer(lines, book, routine, is_snippet=is_snippet)
+        found = _fold_chains(_without_unrelated(found), lines)
         alone = len(ranks_of_file[file]) == 1
         # In an interleaved log, progress of other ranks says nothing about this one: its own last lines must show some.
         went_on = -1 if alone or not found else max((o for o, ln in lines.items() if is_progress(ln.text)), default=-1)
@@ -162,7 +162,7 @@ def _demote_familiar(hits: list[Hit], survived: Counter[str]) -> list[Hit]:
     ]
 
 
-def _hits_of_voice(
+def _hits_of_writer(
     lines: dict[int, LogLine], book: RuleBook, routine: Container[str], *, is_snippet: bool
 ) -> list[Hit]:
     hits = []
@@ -275,7 +275,7 @@ def _survived(hit: Hit, num_progress: int, limit: int) -> bool:
     return not lasting and after >= max(limit, SURVIVED_SHARE * num_progress)
 
 
-def _without_strangers(hits: list[Hit]) -> list[Hit]:
+def _without_unrelated(hits: list[Hit]) -> list[Hit]:
     """If a library names what failed, such as a dataset, unknown classes inside it are dropped."""
     told = any(h.rule is not None and h.rule.depth == SYMPTOM_DEPTH and h.rule.id.endswith("-wrapper") for h in hits)
     if not told:

@@ -35,7 +35,7 @@ def move_clock(dump: Dump, offset_ns: int) -> Dump:
     return replace(dump, calls=tuple(replace(c, created_ns=c.created_ns - offset_ns) for c in dump.calls))
 
 
-def reopen(dumps: Sequence[Dump], stood_in: Mapping[int, str]) -> list[Dump]:
+def reopen(dumps: Sequence[Dump], known_places: Mapping[int, str]) -> list[Dump]:
     """Calls that were retired without completing are pending.
 
     Gloo retires a call when its own part is done or fails. A rank's last call is pending where the rank is known to
@@ -44,7 +44,7 @@ def reopen(dumps: Sequence[Dump], stood_in: Mapping[int, str]) -> list[Dump]:
     reached: dict[str, dict[int, int]] = defaultdict(dict)
     open_calls = {(c.group, c.seq) for d in dumps for c in d.calls if c.pending}
     differ = _find_differing(dumps)
-    if not open_calls and not differ and "collective" not in stood_in.values():
+    if not open_calls and not differ and "collective" not in known_places.values():
         return list(dumps)  # nothing hangs; ranks that run are never at the same call
     for dump in dumps:
         for group, seq in dump.enqueued.items():
@@ -54,7 +54,7 @@ def reopen(dumps: Sequence[Dump], stood_in: Mapping[int, str]) -> list[Dump]:
         last = max((c for c in dump.calls if not c.is_message), key=lambda c: c.created_ns, default=None)
         if last is not None and last.retired and not last.pending:
             behind = any(seq < last.seq for seq in reached[last.group].values())
-            told = stood_in.get(dump.rank)
+            told = known_places.get(dump.rank)
             unlike = (last.group, last.seq) in differ
             if told == "collective" or unlike or (told is None and (behind or (last.group, last.seq) in open_calls)):
                 calls = tuple(replace(c, pending=True) if c is last else c for c in dump.calls)

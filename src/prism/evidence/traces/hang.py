@@ -41,20 +41,20 @@ def find_hang(
     dumps: Sequence[Dump],
     *,
     world_size: int | None = None,
-    stood_in: Mapping[int, str] | None = None,
+    known_places: Mapping[int, str] | None = None,
     ahead: Collection[int] = (),
 ) -> Hang:
     """The root of a hang over all groups, on one clock.
 
-    `world_size` tells of ranks that left no dump. `stood_in` says where ranks stood by their logs or stacks, in a
+    `world_size` tells of ranks that left no dump. `known_places` says where ranks stood by their logs or stacks, in a
     `collective`, in a `message` or elsewhere: a rank that fails dumps afterwards, and then its last call is off the
     list of pending ones although it never completed. `ahead` are ranks whose logs name a later step than the others'.
     """
     offsets = find_clock_offsets(dumps)
     aligned = [move_clock(d, offsets[d.rank]) if d.rank in offsets else d for d in dumps]
-    stood_in = stood_in or {}
-    aligned = reopen(aligned, stood_in)
-    told = Told(in_message=frozenset(r for r, w in stood_in.items() if w == "message"), ahead=frozenset(ahead))
+    known_places = known_places or {}
+    aligned = reopen(aligned, known_places)
+    told = Told(in_message=frozenset(r for r, w in known_places.items() if w == "message"), ahead=frozenset(ahead))
     hang = _find_hang(aligned, world_size, told)
     if not offsets:
         return hang

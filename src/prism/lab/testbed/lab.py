@@ -151,7 +151,7 @@ class _Progress:
             if dead := [p.returncode for p in self._processes if p.poll() is not None]:
                 raise PrismError(f"prism lab: a rank ended with exit code {dead[0]}; see *.log beside the capture")
             if time.monotonic() > self._deadline:
-                raise PrismError("prism lab: the jobs are too slow on this machine; try --hosts 4")
+                raise PrismError("prism lab: the jobs are too slow on this machine; try --num-hosts 4")
             time.sleep(0.02)
         return time.time_ns()
 

@@ -182,7 +182,7 @@ def _killing(run: Path) -> Iterator[None]:
 @contextmanager
 def _tracing(path: Path) -> Iterator[None]:
     """Generate the job trace that the part reads."""
-    call(("generate-trace", "kalos", "--jobs", str(_TRACE_JOBS), "--output", str(path)))
+    call(("generate-trace", "kalos", "--num-jobs", str(_TRACE_JOBS), "--output", str(path)))
     yield
 
 

@@ -1,23 +1,17 @@
-"""Alerts to other systems: posted and retried in a thread, so that they never delay the watch."""
+"""Alerts to other systems, through the sender, so that they never delay the watch."""
 
 from __future__ import annotations
 
-import json
-import queue
-import threading
 import time
-import urllib.request
 from collections import Counter
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any, Protocol
-from urllib.parse import urlsplit
 
-from prism.errors import BadConfigError
+from prism.machine.requests import Receiver, check_url
+from prism.machine.sender import Sender, SenderConfig
 from prism.records.findings import label_alert
 
-_TIMEOUT_S = 5.0
-_PAUSES_S = (0.5, 2.0, 8.0)  # between tries
-_MAX_QUEUED = 1_000
 _REPEAT_S = 60.0  # Alertmanager treats an alert that is not repeated as resolved, by default after five minutes.
 _HOLDS_S = 300.0
 
@@ -45,66 +39,27 @@ class AlertSink(Protocol):
 
 
 class _Poster:
-    """POSTs JSON from a thread; `outcomes` counts sent, failed and dropped."""
+    """Hands documents to the sender; with a state folder they wait on disk until they are taken."""
 
-    def __init__(self, url: str, option: str, pauses_s: tuple[float, ...]) -> None:
-        parts = urlsplit(url)
-        if parts.scheme not in ("http", "https") or not parts.hostname:
-            raise BadConfigError(f"{option} {url}: expected http://HOST/... or https://HOST/...")
-        self.outcomes: Counter[str] = Counter()
-        self._url = url
-        self._pauses_s = pauses_s
-        self._queue: queue.Queue[Any] = queue.Queue(_MAX_QUEUED)
-        self._stop = threading.Event()
-        self._thread = threading.Thread(target=self._work, name="prism-alerts", daemon=True)
-        self._thread.start()
+    def __init__(self, name: str, url: str, queue: Path | None, config: SenderConfig | None) -> None:
+        receiver = Receiver(name=name, url=check_url(url, f"--{name}"))
+        self._name = name
+        self._sender = Sender((receiver,), None if queue is None else queue / f"{name}.sqlite", config)
+        self.outcomes = self._sender.outcomes
 
     def close(self, wait_s: float = 5.0) -> None:
-        """Send what is queued, but do not wait longer than this."""
-        end = time.monotonic() + wait_s
-        while self._queue.unfinished_tasks and time.monotonic() < end:
-            time.sleep(0.02)
-        self._stop.set()
-        self.outcomes["dropped"] += self._queue.unfinished_tasks
+        """Send what is queued, but do not wait longer than this; with a state folder the rest is sent next time."""
+        self._sender.close(wait_s)
 
-    def _post(self, body: Any) -> None:
-        """Queue a document; if the receiver is down for long, the newest are dropped and counted."""
-        try:
-            self._queue.put_nowait(body)
-        except queue.Full:
-            self.outcomes["dropped"] += 1
-
-    def _work(self) -> None:
-        while not self._stop.is_set():
-            try:
-                body = self._queue.get(timeout=0.2)
-            except queue.Empty:
-                continue
-            self.outcomes["sent" if self._deliver(body) else "failed"] += 1
-            self._queue.task_done()
-
-    def _deliver(self, body: Any) -> bool:
-        for pause in (*self._pauses_s, None):
-            request = urllib.request.Request(
-                self._url,
-                data=json.dumps(body).encode(),
-                headers={"Content-Type": "application/json"},
-                method="POST",
-            )
-            try:
-                with urllib.request.urlopen(request, timeout=_TIMEOUT_S):
-                    return True
-            except (OSError, ValueError):
-                if pause is None or self._stop.wait(pause):
-                    return False
-        return False
+    def _post(self, body: Any, key: str = "") -> None:
+        self._sender.send(self._name, body, key=key)
 
 
 class WebhookAlerts(_Poster):
     """POSTs each finding when it is reported."""
 
-    def __init__(self, url: str, pauses_s: tuple[float, ...] = _PAUSES_S) -> None:
-        super().__init__(url, "--webhook", pauses_s)
+    def __init__(self, url: str, queue: Path | None = None, config: SenderConfig | None = None) -> None:
+        super().__init__("webhook", url, queue, config)
 
     def send(self, document: dict[str, Any]) -> None:
         """Queue a finding."""
@@ -120,8 +75,8 @@ class WebhookAlerts(_Poster):
 class AlertmanagerAlerts(_Poster):
     """Keeps Alertmanager's alerts in line with the findings: raises, updates, repeats and ends them."""
 
-    def __init__(self, url: str, pauses_s: tuple[float, ...] = _PAUSES_S) -> None:
-        super().__init__(url.rstrip("/") + "/api/v2/alerts", "--alertmanager", pauses_s)
+    def __init__(self, url: str, queue: Path | None = None, config: SenderConfig | None = None) -> None:
+        super().__init__("alertmanager", url.rstrip("/") + "/api/v2/alerts", queue, config)
         self._firing: dict[str, dict[str, Any]] = {}
         self._repeat_at = 0.0
 
@@ -148,7 +103,7 @@ class AlertmanagerAlerts(_Poster):
         self._repeat_at = time.monotonic() + _REPEAT_S
         if self._firing:
             ends_s = time.time() + _HOLDS_S
-            self._post([_to_alert(document, ends_s=ends_s) for document in self._firing.values()])
+            self._post([_to_alert(document, ends_s=ends_s) for document in self._firing.values()], key="repeat")
 
 
 def _to_alert(document: dict[str, Any], *, ends_s: float) -> dict[str, Any]:

@@ -69,6 +69,7 @@ class Told:
     update: bool
     reported_ns: int
     status: str = "firing"  # or resolved
+    well: str = ""  # what shows that it is over
 
     def to_json(self) -> dict[str, Any]:
         """One line of `prism watch`."""
@@ -78,6 +79,7 @@ class Told:
             "update": self.update,
             "status": self.status,
             "reported_ns": self.reported_ns,
+            **({"well": self.well} if self.well else {}),
         }
 
 
@@ -111,6 +113,7 @@ class KnownFinding:
     look: int = 0
     unseen: int = 0  # looks at its job since it was last seen
     resolved: bool = False
+    well: str = ""  # what shows that it is over
     score: float = 0.0
     evidence: str = ""
     hosts: tuple[str, ...] = ()  # that its culprit has a part of
@@ -236,30 +239,12 @@ class WatchState:
                 continue
             job = seen.get(known.job)
             known.unseen += job is not None and job.studied
-            if known.unseen >= self.resolve_after and self._is_well(known, job, seen):
-                known.resolved = True
-                over.append(
-                    Told(id=known.id, finding=known.whole(), update=True, reported_ns=now_ns, status="resolved")
-                )
+            if known.unseen >= self.resolve_after and (well := _say_well(known, job)):
+                known.resolved, known.well = True, well
+                told = Told(id=known.id, finding=known.whole(), update=True, reported_ns=now_ns, status="resolved",
+                            well=well)  # fmt: skip
+                over.append(told)
         return over
-
-    def _is_well(self, known: KnownFinding, job: SeenJob | None, seen: Mapping[str, SeenJob]) -> bool:
-        """Whether a job steps again after a stop, or as fast as before a fault that slowed it down.
-
-        A window that lies within the fault holds nothing healthy: that it shows nothing does not say that it is over.
-        """
-        if job is None:
-            return False
-        if job.over:
-            return True
-        if known.kind in _STOPS:
-            return job.stepped_ns > known.end_ns
-        if known.during_s is None or job.recent_s is None:
-            return False
-        if known.calm_s is None:
-            return job.recent_s < (1 - 2 * _FELT) * known.during_s
-        more = known.during_s - known.calm_s
-        return more <= _FELT * known.calm_s or job.recent_s - known.calm_s <= _SHORTER * more
 
     def _learn(self, seen: Mapping[str, SeenJob]) -> None:
         """Remember how jobs are while nothing is wrong with them."""
@@ -405,6 +390,27 @@ def load_state(path: Path) -> WatchState:
         )
     except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:
         raise BadFileError(f"{path}: not a state of prism watch ({error}); move it away to start afresh") from None
+
+
+def _say_well(known: KnownFinding, job: SeenJob | None) -> str:
+    """What shows that a finding is over; "" where nothing does.
+
+    A window that lies within a fault holds nothing healthy: that it shows nothing does not say that it is over.
+    """
+    if job is None:
+        return ""
+    if job.over:
+        return f"by its scheduler {known.job} has ended"
+    if known.kind in _STOPS:
+        return f"{known.job} steps again" if job.stepped_ns > known.end_ns else ""
+    if known.during_s is None or job.recent_s is None:
+        return ""
+    looks = f"{known.unseen} looks at {known.job} do not show it any more; its steps last {job.recent_s:.3g} s"
+    if known.calm_s is None:
+        return f"{looks}, {known.during_s:.3g} s during it" if job.recent_s < (1 - 2 * _FELT) * known.during_s else ""
+    more = known.during_s - known.calm_s
+    well = more <= _FELT * known.calm_s or job.recent_s - known.calm_s <= _SHORTER * more
+    return f"{looks}, {known.calm_s:.3g} s before it" if well else ""
 
 
 def _list_hosts(culprit: Culprit, host_of: Mapping[str, str]) -> tuple[str, ...]:

@@ -56,7 +56,7 @@ class StepDone(Event):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Heard(Event):
+class OutputSeen(Event):
     """The job wrote to its log. `in_line`: the log ends within a line."""
 
     in_line: bool = False

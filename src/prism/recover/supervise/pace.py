@@ -47,7 +47,7 @@ class Pace:
         self.recent, self.last_trainer_s, self.in_line = [], None, False
         self.looked_after_s, self.told_of = 0.0, ""
 
-    def heard(self, now_s: float, *, in_line: bool = False) -> None:
+    def note_output(self, now_s: float, *, in_line: bool = False) -> None:
         """Note that the log has grown. Buffered output arrives in blocks, which may hold hundreds of steps."""
         self.longest_silence_s = max(self.longest_silence_s, now_s - self.last_seen_s)
         self.last_seen_s, self.in_line = now_s, in_line
@@ -64,7 +64,7 @@ class Pace:
         if not self.stepped:
             self.longest_startup_s = max(self.longest_startup_s, now_s - self.started_s)
         self.last_trainer_s = end_s
-        self.heard(now_s)
+        self.note_output(now_s)
         self.stepped, self.ever_stepped, self.paused = True, True, False
         if self.baseline_s is None and len(self.recent) >= policy.baseline_steps:
             self.baseline_s = statistics.median(self.recent)

@@ -12,6 +12,8 @@ from functools import partial
 from pathlib import Path
 
 from prism.errors import InputError, PrismError
+from prism.machine.requests import Receiver, check_url
+from prism.machine.sender import Sender
 from prism.recover.catalog import Catalog
 from prism.recover.isolate.report import IsolationReport
 from prism.recover.progress import MEMORY_PREFIX, RunOrders, attempt_dir
@@ -23,7 +25,6 @@ from prism.recover.supervise.explainer import Explainer, explain_logs
 from prism.recover.supervise.journal import Journal, Snapshot, describe
 from prism.recover.supervise.launchers import Launcher, LaunchPlan, Look, is_killed, no_hurry
 from prism.recover.supervise.launchers.node import find_ranks, send
-from prism.recover.supervise.notify import post
 from prism.recover.supervise.recorder import ask_for_dumps, recorder_variables
 from prism.recover.supervise.saved_files import find_saved
 from prism.recover.supervise.stacks import take_stacks
@@ -63,6 +64,7 @@ class Supervisor:
         self.clock = RunClock(found.clock if found else None)
         self.state = found.state if found else JobState(config=config)
         self._complaint = ""
+        self._pages = self._open_pages()
         self._failed_at: tuple[int, float] | None = None  # the attempt, and when we saw its first host fail
         self._risks_ns = -1  # modification time of the file of risks that was read last
         self._pending: list[actions.Action] = found.pending if found else []
@@ -84,8 +86,16 @@ class Supervisor:
                 if not self.state.over:
                     time.sleep(self.config.poll_s)
         finally:
-            self.journal.close()
+            self.close()
         return self.state
+
+    def close(self) -> None:
+        """End the journal, and wait a little for a receiver that is away; what it does not take waits on disk."""
+        self.journal.close()
+        if self._pages is not None:
+            self._pages.close()
+            if self._pages.num_waiting:
+                self.tools.say(f"{self._pages.num_waiting} messages wait in {self.run_dir} for the webhook")
 
     def relay(self, number: int) -> None:
         """Pass a signal on to the ranks on this machine."""
@@ -301,6 +311,19 @@ class Supervisor:
         )
 
     def _notify(self, level: str, text: str) -> None:
-        if self.config.webhook:
-            document = {"run": str(self.run_dir), "level": level, "text": text}
-            post(self.config.webhook, document, self.tools.say)
+        if self._pages is not None:
+            self._pages.send("webhook", {"run": str(self.run_dir), "level": level, "text": text})
+
+    def _open_pages(self) -> Sender | None:
+        """What tells people, if they are told; its queue lies in the run folder and outlives the supervisor."""
+        if not self.config.webhook:
+            return None
+        receiver = Receiver(name="webhook", url=check_url(self.config.webhook, "webhook"))
+        said: set[str] = set()
+
+        def tell(receiver: str, why: str) -> None:
+            if why and why not in said:
+                said.add(why)
+                self.tools.say(f"webhook {why}; the message waits in {self.run_dir} and is tried again")
+
+        return Sender((receiver,), self.run_dir / "pages.sqlite", on_outcome=tell)

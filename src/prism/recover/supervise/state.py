@@ -37,10 +37,10 @@ class JobState(JobRecord):
                 return []
             case events.StepDone():
                 return on_step(self, event)
-            case events.Heard():
+            case events.OutputSeen():
                 # A trainer that reports may be stuck while a helper writes; one that does not has only its log.
                 if not self.pace.reports:
-                    self.pace.heard(event.now_s, in_line=event.in_line)
+                    self.pace.note_output(event.now_s, in_line=event.in_line)
                 return []
             case events.Looked():
                 return on_looked(self, event)

@@ -82,7 +82,7 @@ class Watch:
                         self._last_logged = logged.step
                         yield events.StepDone(now_s=now_s, step=logged.step, loss=logged.loss, logged=True)
             if tail.offset > before:
-                yield events.Heard(now_s=now_s, in_line=any(tail.in_line for tail, _ in self._logs.values()))
+                yield events.OutputSeen(now_s=now_s, in_line=any(tail.in_line for tail, _ in self._logs.values()))
 
 
 def find_frozen_host(folder: Path) -> str | None:

@@ -152,7 +152,7 @@ def _score(dataset: Dataset, sample: Sample, output: Record) -> Record:
         return {"judged": judge_answer(settings["judge"], sample.prompt, sample.answer, output["text"])}
     if dataset.task == "code":
         program = f"x = {sample.prompt.split('= ')[-1]}{output['text']}\n"
-        return {"pass_rate": float(run_sandboxed(program, SandboxConfig(), sample.answer).passed)}
+        return {"pass_rate": float(run_sandboxed(program, sample.answer, SandboxConfig()).passed)}
     if sample.generate:
         return {"exact_match": float(output["text"].strip() == sample.answer)}
     found = output["log_probabilities"]

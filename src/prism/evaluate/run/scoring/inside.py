@@ -3,7 +3,6 @@
 Standard library only: it is sent as text. The verdict goes out by a pipe that neither of the two has.
 """
 
-import ast
 import contextlib
 import json
 import os
@@ -17,70 +16,32 @@ from typing import Any
 Task = dict[str, Any]
 Limit = Callable[[dict[str, int]], None]
 
-PASSED, UNSPLIT = 0, 3  # how the checker ends: the test held; the test needs the program's own objects
+_PASSED, _GONE = 0, 4  # how the process of the test ends: it held; the program was gone before its end
 _POLL_S = 0.02
 _KEEP_BYTES = 4000
+_MAX_START_S = 60.0  # for two interpreters on a busy machine
+_MAX_STRETCH = 10  # times the limit, whatever else runs here
 
 
 def judge(task: Task, limit: Limit) -> tuple[str, str]:
     """Run a program and its test; returns (ending, text).
 
-    The program only answers calls with plain values, and the test runs in a process that the program cannot reach:
-    nothing but right answers passes. Where a test needs the program's own objects both run as one; then it is run
-    again with an end that must fail: a program that passes that as well has not run to its end but forged it, and one
-    that does not come to its end in time has not shown that it did not.
+    The program answers calls, and the test runs in a process that the program cannot reach and that never runs it:
+    nothing but right answers passes. Both are run once, in a sandbox that nothing else has run in.
     """
-    program, test = (task["program"], task["test"]) if task["test"] else _split(task["program"])
-    if test:
-        ending, text = _run_pair(dict(task, program=program, test=test), limit)
-        if ending != "unsplit":
-            return ending, text
-    whole = dict(task, program=f"{program}\n{test}" if test else program)
-    ending, text = _run_alone(whole, "", limit)
-    if ending != "passed":
-        return ending, text
-    again, why = _run_alone(whole, "raise AssertionError('the end')", limit)
-    if again == "passed":
-        return "failed", "it claims to have passed a test that always fails"
-    return ("passed", "") if again == "failed" else (again, why)
-
-
-def _split(source: str) -> tuple[str, str]:
-    """A program, and the test at its end: everything from the first assertion outside of functions on."""
-    try:
-        statements = ast.parse(source).body
-    except (SyntaxError, ValueError, RecursionError, MemoryError):
-        return source, ""
-    first = next((node.lineno for node in statements if isinstance(node, ast.Assert)), None)
-    lines = source.split("\n")
-    if first is None or any(node.lineno < first <= (node.end_lineno or 0) for node in statements):
-        return source, ""
-    return "\n".join(lines[: first - 1]), "\n" * (first - 1) + "\n".join(lines[first - 1 :])
-
-
-def _run_alone(task: Task, last: str, limit: Limit) -> tuple[str, str]:
-    told_in, told_out = os.pipe()
-    child = _spawn("program", (task["program"], last), task, limit, (told_out,))
-    os.close(told_out)
-    ending, text = _Watch(task, told_in).until(child)
-    os.close(told_in)
-    return ("passed", "") if ending == PASSED else _tell(ending, text)
-
-
-def _run_pair(task: Task, limit: Limit) -> tuple[str, str]:
-    """The program answers, the checker asks, and its end is the verdict."""
     ask_in, ask_out = os.pipe()
     answer_in, answer_out = os.pipe()
     told_in, told_out = os.pipe()
-    checker = _spawn("checker", (task["test"],), task, limit, (told_out, answer_in, ask_out))
-    _spawn("program", (task["program"],), task, limit, (told_out, ask_in, answer_out))
-    for end in (ask_in, ask_out, answer_in, answer_out, told_out):
+    begun_in, begun_out = os.pipe()
+    texts = (task["test"], task["given"], task["program"])
+    checker = _spawn("checker", texts, task, limit, (told_out, answer_in, ask_out, begun_out))
+    program = _spawn("program", (task["program"],), task, limit, (told_out, ask_in, answer_out))
+    for end in (ask_in, ask_out, answer_in, answer_out, told_out, begun_out):
         os.close(end)
-    ending, text = _Watch(task, told_in).until(checker)
-    os.close(told_in)
-    if ending in (PASSED, UNSPLIT):
-        return ("passed" if ending == PASSED else "unsplit"), ""
-    return _tell(ending, text)
+    endings, text = _Watch(task, told_in, begun_in, (checker, program)).until_over()
+    if endings.get(checker) == _PASSED:
+        return "passed", ""
+    return _tell(endings[program if endings.get(checker) == _GONE else checker], text)
 
 
 def _spawn(role: str, texts: tuple[str, ...], whole: Task, limit: Limit, ends: tuple[int, ...]) -> int:
@@ -92,7 +53,7 @@ def _spawn(role: str, texts: tuple[str, ...], whole: Task, limit: Limit, ends: t
             nothing = os.open(os.devnull, os.O_WRONLY)
             kept = [os.dup2(fd, 200 + i) for i, fd in enumerate((feed_in, nothing, *ends))]
             for i, fd in enumerate(kept):
-                os.dup2(fd, i)  # 0 the task, 1 nowhere, 2 told, 3 and 4 the lines to the other
+                os.dup2(fd, i)  # 0 the task, 1 nowhere, 2 told, 3 and 4 the lines to the other, 5 begun
             os.closerange(len(kept), 1024)
             limit(whole["limits"])
             command = [whole["python"], "-I", "-c", whole["sources"][role]]
@@ -114,24 +75,26 @@ def _spawn(role: str, texts: tuple[str, ...], whole: Task, limit: Limit, ends: t
 class _Watch:
     """Time, memory of all processes together, their number, and what they write; what exceeds one is ended."""
 
-    def __init__(self, task: Task, told: int) -> None:
-        self.limits, self.told = task["limits"], told
-        self.end_s = time.monotonic() + task["limits"]["wall_s"]
+    def __init__(self, task: Task, told: int, begun: int, pids: tuple[int, int]) -> None:
+        self.limits, self.told, self.begun, self.pids = task["limits"], told, begun, pids
+        self.end_s: float = time.monotonic() + _MAX_START_S
+        self.waited_s = 0.0
         self.text, self.written = b"", 0
 
-    def until(self, child: int) -> tuple[int | str, str]:
-        """The exit code of a child, or a word; then everything else in this sandbox is ended."""
+    def until_over(self) -> tuple[dict[int, int | str], str]:
+        """How both ended, by a code or a word, and what they wrote; then everything else in this sandbox is ended."""
         reason: str | None = None
-        status: int | None = None
+        ended: dict[int, int | str] = {}
+        checker, program = self.pids
         poll = select.poll()
         poll.register(self.told, select.POLLIN)
-        while status is None and reason is None:
+        while reason is None and (checker not in ended or (ended[checker] == _GONE and program not in ended)):
             if any(event & select.POLLIN for _, event in poll.poll(_POLL_S * 1000)):
                 self._read()
             else:
                 time.sleep(_POLL_S / 4)
-            status = _reap(child)
-            reason = None if status is not None else self._exceeded()
+            ended |= _reap()
+            reason = self._exceeded()
         for pid in _others():
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
@@ -140,7 +103,22 @@ class _Watch:
                 os.waitpid(-1, 0)
         while reason is None and poll.poll(0) and self._read():
             pass
-        return (status if status is not None else reason or ""), self.text.decode(errors="replace")
+        if checker not in ended or ended[checker] == _GONE:
+            for pid in self.pids:
+                ended.setdefault(pid, reason or "")
+        return ended, self.text.decode(errors="replace")
+
+    def _is_late(self) -> bool:
+        """Time starts when the program does, and stands while its processes wait for a core."""
+        now_s = time.monotonic()
+        if self.begun >= 0 and select.select([self.begun], [], [], 0)[0]:
+            os.close(self.begun)
+            self.begun, self.end_s = -1, now_s + self.limits["wall_s"]
+            self.waited_s = sum(map(_waited_s, self.pids))
+        if now_s <= self.end_s or self.begun >= 0:
+            return now_s > self.end_s
+        more_s: float = min(sum(map(_waited_s, self.pids)) - self.waited_s, (_MAX_STRETCH - 1) * self.limits["wall_s"])
+        return now_s > self.end_s + more_s
 
     def _read(self) -> int:
         chunk = os.read(self.told, 65536)
@@ -149,7 +127,7 @@ class _Watch:
         return len(chunk)
 
     def _exceeded(self) -> str | None:
-        if time.monotonic() > self.end_s:
+        if self._is_late():
             return "timeout"
         if self.written > self.limits["output_bytes"]:
             return "output"
@@ -161,18 +139,13 @@ class _Watch:
         return None
 
 
-def _reap(child: int) -> int | None:
-    """The exit code of one child, if it has ended; the others are reaped on the way."""
-    found = None
-    while True:
-        try:
-            pid, status = os.waitpid(-1, os.WNOHANG)
-        except ChildProcessError:
-            return found
-        if pid == 0:
-            return found
-        if pid == child:
-            found = os.waitstatus_to_exitcode(status)
+def _reap() -> dict[int, int | str]:
+    """The exit codes of children that have ended."""
+    found: dict[int, int | str] = {}
+    with contextlib.suppress(ChildProcessError):
+        while (ended := os.waitpid(-1, os.WNOHANG))[0]:
+            found[ended[0]] = os.waitstatus_to_exitcode(ended[1])
+    return found
 
 
 def _others() -> list[int]:
@@ -187,6 +160,15 @@ def _resident_bytes(pid: int) -> int:
         return sum(int(line.split()[1]) << 10 for line in lines if line.startswith(("RssAnon:", "RssShmem:")))
     except (OSError, ValueError, IndexError):
         return 0
+
+
+def _waited_s(pid: int) -> float:
+    """Seconds that a process stood in line for a core."""
+    try:
+        with open(f"/proc/{pid}/schedstat") as handle:
+            return int(handle.read().split()[1]) / 1e9
+    except (OSError, ValueError, IndexError):
+        return 0.0
 
 
 def _tell(ending: int | str, text: str) -> tuple[str, str]:

@@ -13,14 +13,15 @@ import tempfile
 from dataclasses import asdict, dataclass
 from functools import cache
 from pathlib import Path
+from types import ModuleType
 from typing import Any, Literal
 
 from prism.errors import PrismError
-from prism.evaluate.run.scoring import checker_side, inside, program_side, walls
+from prism.evaluate.run.scoring import checker_side, inside, program_side, remote, walls, wire
 
 Ending = Literal["passed", "failed", "timeout", "memory"]
 Walls = Literal["bubblewrap", "own"]
-_GRACE_S = 5.0  # for starting and ending what runs in the sandbox
+_GRACE_S = 90.0  # for starting and ending what runs in the sandbox
 _SYSTEM = ("/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32", "/etc/ld.so.cache", "/etc/alternatives")
 
 
@@ -51,17 +52,18 @@ class SandboxResult:
         return self.ending == "passed"
 
 
-def run_sandboxed(program: str, config: SandboxConfig, test: str = "") -> SandboxResult:
+def run_sandboxed(program: str, test: str, config: SandboxConfig, given: str = "") -> SandboxResult:
     """Run Python source, and a test of what it defines; raises PrismError where no walls hold.
 
-    A test given apart runs in another process on plain values, out of the program's reach.
+    The test runs in another process, out of the program's reach. `given` is the task's own text: helpers in it that
+    the test uses are the task's, whatever the program makes of them.
     """
     chosen = config.walls or _choose_walls()
     if chosen is None:
         raise PrismError(
             f"code of a model is not run here: {why_no_isolation()}; install bubblewrap or allow namespaces"
         )
-    return _run(program, test, config, chosen)
+    return _run(program, test, given, config, chosen)
 
 
 @cache
@@ -86,23 +88,26 @@ def why_not(name: Walls) -> str | None:
         return "it needs Linux namespaces"
     if name == "bubblewrap" and shutil.which("bwrap") is None:
         return "not installed"
-    done = _run("", "", SandboxConfig(), name)
+    done = _run("x = 1", "assert x == 1", "", SandboxConfig(), name)
     return None if done.passed else done.text
 
 
-def make_task(program: str, test: str, config: SandboxConfig, python: str) -> dict[str, Any]:
-    """The task of the first process in the sandbox."""
+def _make_task(program: str, test: str, given: str, config: SandboxConfig, python: str) -> dict[str, Any]:
     limits = {key: value for key, value in asdict(config).items() if key != "walls"}
-    return {"program": program, "test": test, "limits": limits, "python": python, "sources": _sources()}
+    texts = {"program": program, "test": test, "given": given}
+    return {**texts, "limits": limits, "python": python, "sources": _sources()}
 
 
 @cache
 def _sources() -> dict[str, str]:
-    """The texts of both sides; the checker's needs the encoding of the program's, and not its end."""
-    program = Path(program_side.__file__).read_text()
-    own = Path(checker_side.__file__).read_text().splitlines(keepends=True)
-    checker = "".join(line for line in own if "# cut out when sent" not in line)
-    return {"program": program, "checker": program.split("\nif __name__ ==")[0] + "\n" + checker}
+    """The texts of both sides, each after that of the wire between them."""
+
+    def read(module: ModuleType) -> str:
+        lines = Path(str(module.__file__)).read_text().splitlines(keepends=True)
+        return "".join(line for line in lines if "# cut out when sent" not in line)
+
+    both = read(remote) + read(wire)
+    return {"program": both + read(program_side), "checker": both + read(checker_side)}
 
 
 def view_of(config: SandboxConfig, *more: str) -> dict[str, Any]:
@@ -115,16 +120,16 @@ def view_of(config: SandboxConfig, *more: str) -> dict[str, Any]:
     return {"folders": [*_SYSTEM, *shown], "tmp_bytes": config.tmp_bytes}
 
 
-def _run(program: str, test: str, config: SandboxConfig, name: Walls) -> SandboxResult:
+def _run(program: str, test: str, given: str, config: SandboxConfig, name: Walls) -> SandboxResult:
     python = "/usr/bin/python3" if name == "bubblewrap" and not _has_interpreter() else sys.executable
-    task = json.dumps(make_task(program, test, config, python)).encode()
+    task = json.dumps(_make_task(program, test, given, config, python)).encode()
     with tempfile.TemporaryDirectory(prefix="prism-sandbox-", ignore_cleanup_errors=True) as folder:
         process = _start(name, python, config, folder)
+        last_s = 10 * config.wall_s + _GRACE_S  # the first process in the sandbox ends both long before
         try:
-            # Two runs of a program at most, and one of program and test before them.
-            out, told = process.communicate(task, timeout=3 * config.wall_s + _GRACE_S)
+            out, told = process.communicate(task, timeout=last_s)
         except subprocess.TimeoutExpired:
-            return SandboxResult(ending="timeout", text=f"stopped after {3 * config.wall_s + _GRACE_S:g} s")
+            return SandboxResult(ending="timeout", text=f"stopped after {last_s:g} s")
         finally:
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(process.pid, signal.SIGKILL)
