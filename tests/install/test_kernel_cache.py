@@ -45,7 +45,9 @@ def find_kernel_sources(package: Path) -> list[str]:
 def list_kernels(tree: ast.Module) -> list[ast.FunctionDef]:
     """Functions that are compiled; all of a file's where it compiles by a call, whose argument may be any of them."""
     functions = [node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)]
-    decorated = [f for f in functions if any("jit" in ast.unparse(d) or ast.unparse(d) == "kernel" for d in f.decorator_list)]
+    decorated = [
+        f for f in functions if any("jit" in ast.unparse(d) or ast.unparse(d) == "kernel" for d in f.decorator_list)
+    ]
     return decorated or functions
 
 

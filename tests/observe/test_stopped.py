@@ -32,7 +32,14 @@ def stand(
 ) -> Standstill:  # fmt: skip
     """A job that stands still; messages (sender, receiver, due in ms) that never `came` are owed and take 10 ms."""
     rows = [(s, d, "dp", due * MS, (due + 10) * MS, (s, d, due) not in came) for s, d, due in (*owed, *came)]
-    kinds = {"src": pl.Int64, "dst": pl.Int64, "kind": pl.String, "due": pl.Float64, "over": pl.Float64, "owed": pl.Boolean}
+    kinds = {
+        "src": pl.Int64,
+        "dst": pl.Int64,
+        "kind": pl.String,
+        "due": pl.Float64,
+        "over": pl.Float64,
+        "owed": pl.Boolean,
+    }
     due = pl.DataFrame(rows, schema=kinds, orient="row")
     begun = [(s, d, BEGIN + i, 65_536) for i, (s, d) in enumerate(stuck)]
     sent = {k: at * MS for k, at in (last_sent or {}).items()}
