@@ -49,7 +49,7 @@ class Kernel:
         return self.compiled._numba_type_
 
     def __reduce__(self) -> str:
-        return self.__qualname__
+        return self.py_func.__qualname__
 
     def __call__(self, *args: Any) -> Any:
         """Run compiled, or in Python while that is cheaper."""

@@ -10,6 +10,7 @@ import polars as pl
 import pytest
 from test_finding_decisions import BEGIN, HOSTS, MESSAGES, MS, drop_from, make_case, make_messages, make_ring, name
 
+from prism.observe.delays.stalls import find_stalls
 from prism.observe.findings import silence, standstill
 from prism.observe.findings.case import Case
 from prism.observe.findings.silence import find_hang
@@ -228,8 +229,10 @@ def test_a_silence_in_a_step_that_was_finished_afterwards_is_a_pause_and_the_end
     shifted = pl.when(pl.col("start_ns") >= BEGIN + 14 * 1200 * MS + 450 * MS).then(5_000 * MS).otherwise(0)
     messages = late.messages.with_columns(pl.col("start_ns", "end_ns") + shifted)
     steps = late.steps.with_columns(end_ns=pl.when(pl.col("index") == 14).then(pl.col("end_ns") + 5_000 * MS).otherwise("end_ns"))  # fmt: skip
-    (found,) = find_hang(replace(late, messages=messages, steps=steps, observed_until_ns=BEGIN + 23_000 * MS))
-    assert (found.kind, found.culprit.type) == ("slow_step", "job")
+    held_up = replace(late, messages=messages, steps=steps, observed_until_ns=BEGIN + 23_000 * MS)
+    assert find_hang(held_up) == []
+    (found,) = find_stalls(held_up, [])
+    assert (found.kind, found.culprit.type) == ("stall", "job")
     assert find_hang(make_ring(15, left_out=drop_from(3, 14), until_s=14 * 1.2 + 0.5)) == []
 
 

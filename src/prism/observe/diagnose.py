@@ -188,7 +188,7 @@ def open_case(traffic: Traffic, job: JobDiagnosis, until_ns: int) -> Case:
         case, bursts=job.bursts is not None, regular=job.regular, sent_until_ns=sent_until_ns,
         beginning=job.life.beginning, meets=answers_on_one_connection(traffic, job.observed.pairs),
     )  # fmt: skip
-    return replace(case, saves=saves, waits_visible=job.visible.waits)
+    return replace(case, saves=saves)
 
 
 def study_job(

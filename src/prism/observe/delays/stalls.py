@@ -1,4 +1,4 @@
-"""Stalls: silences between two steps that are longer than a job's own habit, such as a data loader that stands.
+"""Stalls: silences of a whole job that are longer than its own habit, such as a data loader that stands.
 
 No rank is seen to wait for another, so nobody is named. How sure it is grows with the length of the silence: pauses of
 a job (evaluations, checkpoints) have long tails, so one that is n times as long as all others is a habit in one of n^2.
@@ -30,7 +30,7 @@ class StallConfig:
 def find_stalls(
     case: Case, stops: Sequence[Finding], config: StallConfig | None = None, *, runs: bool | None = None
 ) -> list[Finding]:
-    """Silences between steps; `stops` are told already.
+    """Silences of a job; `stops` are told already.
 
     One that lasts when the observation ends counts if the job still `runs`; None: it may have ended, and that is said.
     """
@@ -98,7 +98,7 @@ def _tell(case: Case, begin_ns: int, end_ns: int, habit_ns: float, rest_ns: floa
     lost_s = max(length_s - rest_ns / 1e9, 0.0)
     hours = lost_s * case.gpus / 3600
     evidence = (
-        f"no traffic of any rank for {length_s:.1f} s between two steps, {1e9 * length_s / habit_ns:.1f} times as long "
+        f"no traffic of any rank for {length_s:.1f} s, {1e9 * length_s / habit_ns:.1f} times as long "
         f"as any other pause of this job; {hours:.1f} GPU-hours; all ranks waited, so that records name nobody: look "
         "at its data loader, its checkpoints and its storage"
     )

@@ -79,7 +79,6 @@ class Case:
     observed_until_ns: int  # the last moment of the whole observation, over all jobs
     saves: pl.DataFrame | None = None  # start_ns end_ns of what it writes to storage
     transfers_visible: bool = True  # whether single transfers can be timed
-    waits_visible: bool = False  # where they cannot: whether silences between them can
     bursts: bool = False  # whether each message is all that a connection sends in a step
     meets: bool = False  # whether messages may begin only once their receivers are ready too, as over TCP
     runs: bool | None = False  # whether it is known to run when the observation ends; None: it may

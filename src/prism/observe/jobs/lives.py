@@ -176,7 +176,7 @@ def _list_silences(begin: Ints, start: Ints, end: Ints, most: int, longer: float
 
 def _overlap(ends: Ints, begin: Ints, until: Ints) -> Ints:
     """For each stretch the smallest number of those that it overlaps with at endpoints, directly or not."""
-    return connect(len(begin), *_list_overlaps(ends, begin, until))  # type: ignore[no-any-return]
+    return connect(len(begin), *_list_overlaps(ends, begin, until))
 
 
 @kernel

@@ -142,7 +142,7 @@ def _group_stars(traffic: Traffic, heavy: pl.DataFrame) -> tuple[list[list[int]]
 
     def join(answers: tuple[bool | None, ...]) -> Ints:
         links = [pair for pair, apart in told.items() if apart in answers]
-        return connect(len(groups), *np.array(links, np.int64).reshape(-1, 2).T)  # type: ignore[no-any-return]
+        return connect(len(groups), *np.array(links, np.int64).reshape(-1, 2).T)
 
     sure, root = join((False,)), join((False, None))
     unknown = [(a, b) for (a, b), apart in told.items() if apart is None and sure[a] != sure[b]]

@@ -109,7 +109,8 @@ def _communication(sent: pl.DataFrame, rank_of: Ints) -> pl.DataFrame:
     kind = sent["kind"].to_physical().to_numpy()[order]
     ends = [rank_of[sent[side].to_numpy()[order]] * len(kinds) + kind for side in ("src", "dst")]
     lane, begin, end, size, verb = join_touching(
-        *ends,
+        ends[0],
+        ends[1],
         int(rank_of.max(initial=-1) + 1) * len(kinds),
         *(sent[c].to_numpy()[order] for c in ("start_ns", "end_ns", "bytes")),
         _TOUCH_NS,

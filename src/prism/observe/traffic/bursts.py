@@ -231,7 +231,7 @@ def list_chains(messages: pl.DataFrame) -> list[Chain]:
     apart = np.sort(apart[apart >= levels.SMALL_MESSAGE_BYTES])
     if not len(apart):
         return []
-    klass = np.cumsum(np.diff(apart, prepend=apart[0]) > EXACT_SIZE * apart)
+    klass: Ints = np.cumsum(np.diff(apart, prepend=apart[0]) > EXACT_SIZE * apart)
     count = np.bincount(klass)
     often = np.argsort(-count, kind="stable")[:_TRIED]
     middle = bound_groups(klass, len(count), np.arange(len(klass)))

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 from prism.kernel import kernel
 from prism.observe import levels
 
+Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 
 _MOST_CLASSES = levels.SAMPLED_STREAMS  # distinct sizes of one connection; more are tokens routed at random
@@ -25,7 +26,7 @@ def number_keys(keys: Ints) -> tuple[Ints, Ints]:
     least = keys.min() if len(keys) else np.int64(0)
     span = keys.max() - least if len(keys) else np.int64(-1)  # negative where it is too wide for a number
     if 0 <= span < 2 * len(keys):  # A table of all that the keys may be is read far faster than a hashed one.
-        numbers, found = number_again(keys - least, span + 1)
+        numbers, found = number_again(keys - least, int(span) + 1)
         return numbers, found + least
     numbers, found, slots = np.empty(len(keys), np.int64), np.empty(_FIRST_KEYS, np.int64), _make_slots(_FIRST_KEYS)
     done, count = _number_more(keys, 0, slots, numbers, found, 0)
@@ -329,7 +330,9 @@ def _tolerance_at(log_size: float, tolerance: float, quantum: float) -> float:
 
 
 @kernel
-def _merge_classes(centre: Ints, held: Ints, merged: Ints, count: int, tolerance: float, quantum: float) -> int:
+def _merge_classes(
+    centre: NDArray[np.float64], held: Ints, merged: Ints, count: int, tolerance: float, quantum: float
+) -> int:
     """Number classes by size, joining neighbours that noise or chance alone keeps apart; how many are left."""
     order = np.argsort(centre[:count], kind="mergesort")
     total = 0
