@@ -56,6 +56,7 @@ _FORMER_NAMES: Mapping[str, Mapping[str, str]] = {
         "--from": "--system", "--times": "--rounds", "--save-cost": "--save-s", "--restart-cost": "--restart-s",
     },
     "diagnose": {"--gpus-per-host": "--gpus-per-node"},
+    "emulate": {"--sweep": "--layouts", "--company": "--at-once"},
     "evaluate run": {"--address": "--ray-address"},
     "evaluate watch": {"--address": "--ray-address"},
     "explain": {"--jobs": "--per-job", "--model": "--endpoint-model"},

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -17,7 +18,7 @@ from prism.errors import BadConfigError
 from prism.records.ops import COLLECTIVES, POINT_TO_POINT
 from prism.simulate.calibration import Calibration, read_calibration
 from prism.simulate.cluster import Cluster
-from prism.simulate.cluster_file import load_cluster
+from prism.simulate.cluster_file import load_cluster, preset_names
 from prism.simulate.costs import PROVENANCES, ClusterCosts, estimate_ops
 from prism.simulate.graph import Graph
 from prism.simulate.solving.overlap import SLOWER, solve_contended
@@ -32,7 +33,17 @@ _CPU_BAND_PCT = 13.0
 # With less than two cores a rank, threads of gloo and autograd take turns with the program: of 28 programs of 2 ranks
 # on 2 cores of a busy host 27 took at most 2.26 times as long as predicted.
 _CROWDED_BAND_PCT = 130.0
-_PRESET_OF_GPU = {"H200": "dgx-h200", "H100": "dgx-h100", "A100": "dgx-a100", "B200": "dgx-b200"}
+# By the words of the device's name: a GB200 is no B200.
+_PRESET_OF_GPU = {
+    "H200": "dgx-h200",
+    "H100": "dgx-h100",
+    "A100": "dgx-a100",
+    "B200": "dgx-b200",
+    "GB200": "gb200-nvl72",
+    "V100": "dgx-v100",
+    "MI250X": "mi250x",
+    "MI300X": "mi300x",
+}
 
 # Buffers of one NCCL communicator: channels x receiving connections (ring and tree) x (4 MiB Simple + 4.7 MiB LL128
 # + 0.25 MiB LL), NCCL's default sizes; up to 24 channels on Hopper. An assumption, not a measurement.
@@ -90,8 +101,7 @@ def choose_costs(
     device: str, world_size: int, gpus_per_node: int, cluster: str | None, calibration: Path | None
 ) -> ClusterCosts:
     """The cluster asked for, or the one that this device suggests, with its calibration checked to belong to it."""
-    preset = next((p for gpu, p in _PRESET_OF_GPU.items() if gpu in device), "dgx-h100")
-    chosen = load_cluster(cluster or ("ethernet-host" if device == "cpu" else preset))
+    chosen = load_cluster(cluster or _preset_of(device))
     hosts = -(-world_size // gpus_per_node)
     chosen = replace(chosen, gpus_per_host=gpus_per_node, num_hosts=max(hosts, chosen.num_hosts))
     measured = _keep_what_fits(read_calibration(calibration), gpus_per_node, calibration) if calibration else None
@@ -103,6 +113,19 @@ def choose_costs(
             "calibrate with that backend or name another cluster"
         )
     return ClusterCosts(chosen, measured)
+
+
+def _preset_of(device: str) -> str:
+    """The cluster that a device suggests; one that suggests none has to be named."""
+    if device == "cpu":
+        return "ethernet-host"
+    found = [_PRESET_OF_GPU[word] for word in re.split(r"[^A-Za-z0-9]+", device) if word in _PRESET_OF_GPU]
+    if not found:
+        raise BadConfigError(
+            f"no cluster is known for the GPU '{device}'; name one with --cluster: a file, or one of "
+            f"{', '.join(preset_names())}"
+        )
+    return found[0]
 
 
 def _keep_what_fits(measured: Calibration, gpus_per_node: int, path: Path) -> Calibration:

@@ -73,14 +73,15 @@ class ThreadClock:
     Sleeping shows as voluntary switches of context. What the thread, or a process that it sleeps for, waited for a core
     is taken off. Where the kernel does not say how long that was, sleep counts only if the thread was never pushed off.
     Other threads, such as one that saves a checkpoint, are streams of their own; they idle between tasks, so that their
-    sleep does not count.
+    sleep does not count. An unmeasured rank does not ask the kernel about sleep, which takes longer than a call.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, *, counts_sleep: bool = True) -> None:
+        self._counts_sleep = counts_sleep
         self._wall: list[int] = []
         self._busy: list[int] = []
         self._standing: list[_Standing] = []
-        self._known: _Standing
+        self._known = _Standing(0, 0, None)
         self._threads = {threading.get_ident(): 0}
         self._streams: list[int] = []
         self._lock = threading.Lock()
@@ -89,7 +90,9 @@ class ThreadClock:
         """Read the thread's clocks."""
         with self._lock:
             wall, busy = time.perf_counter_ns(), time.thread_time_ns()
-            if not self._wall or (wall - self._wall[-1]) - (busy - self._busy[-1]) > _LONG_GAP_NS:
+            if self._counts_sleep and (
+                not self._wall or (wall - self._wall[-1]) - (busy - self._busy[-1]) > _LONG_GAP_NS
+            ):
                 known = _read_standing()
                 # The thread may have lost its core while that was read, which belongs to what follows the mark.
                 lost_ns = (time.perf_counter_ns() - wall) - (time.thread_time_ns() - busy)

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 
 from prism.records.settings import Checked, number
 
-# Dense BF16 tensor throughput without sparsity, FLOP/s (NVIDIA data sheets of A100, H100 SXM, H200 SXM and B200).
-PEAK_FLOPS = {"A100": 312e12, "H100": 989e12, "H200": 989e12, "B200": 2250e12}
+# Dense BF16 tensor throughput without sparsity, FLOP/s (NVIDIA data sheets of A100, H100 SXM, H200 SXM, B200, GB200).
+PEAK_FLOPS = {"A100": 312e12, "H100": 989e12, "H200": 989e12, "B200": 2250e12, "GB200": 2500e12}
 GENERIC_PEAK_FLOPS = 100e12  # a GPU that is not listed
 
 

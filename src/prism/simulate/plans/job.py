@@ -6,8 +6,8 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from prism.errors import BadConfigError
-from prism.lab.scenarios.model import ModelShape
 from prism.records.settings import Checked, number, one_of
+from prism.simulate.plans.model import ModelShape
 
 Schedule = Literal["1f1b", "gpipe", "interleaved", "zero_bubble"]
 Sharding = Literal["none", "zero1", "zero2", "fsdp", "hsdp"]

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from prism.lab.scenarios.job import Job
-from prism.lab.scenarios.model import GENERIC_PEAK_FLOPS, PEAK_FLOPS
+from prism.simulate.plans.job import Job
+from prism.simulate.plans.model import GENERIC_PEAK_FLOPS, PEAK_FLOPS
 
 PARAM_BYTES = 2  # BF16
 CHECKPOINT_BYTES_PER_PARAM = 14  # BF16 weights, FP32 weights and two FP32 Adam moments
@@ -16,6 +16,7 @@ class RankSizes:
     """Per layer and micro-batch unless said otherwise; bytes as OPS counts them."""
 
     forward_ns: float
+    backward_ns: float
     logits_ns: float  # the last stage's output layer, forward
     activation_bytes: int  # the whole tensor between layers
     pipeline_bytes: int  # that a rank sends to the next stage
@@ -38,8 +39,10 @@ def size_up(job: Job, gpu: str) -> RankSizes:
     on_rank = (layer + experts) * model.layers // job.pp
     # Adam reads and writes some 30 bytes per parameter at HBM speed, about 2 TB/s on these GPUs.
     optimizer = 30 * on_rank / (job.dp if job.sharding != "none" else 1) / 2e12 * 1e9
+    forward = model.layer_flops(tokens) / flops * 1e9
     return RankSizes(
-        forward_ns=model.layer_flops(tokens) / flops * 1e9,
+        forward_ns=forward,
+        backward_ns=2 * forward,
         logits_ns=model.logits_flops(tokens) / flops * 1e9,
         activation_bytes=activation,
         pipeline_bytes=activation // job.tp,  # with sequence parallelism each rank holds its slice

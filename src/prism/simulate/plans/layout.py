@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from prism.lab.scenarios.job import Job
+from prism.simulate.plans.job import Job
 
 Ints = NDArray[np.int64]
 

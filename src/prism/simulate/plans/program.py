@@ -7,11 +7,11 @@ from dataclasses import dataclass, replace
 import numpy as np
 import polars as pl
 
-from prism.lab.scenarios.layout import RankLayout
-from prism.lab.scenarios.schedule import Task, order_tasks
-from prism.lab.scenarios.sizes import PARAM_BYTES, RankSizes
 from prism.simulate.builder import GraphBuilder, ProgramBuilder
 from prism.simulate.graph import Graph
+from prism.simulate.plans.layout import RankLayout
+from prism.simulate.plans.schedule import Task, order_tasks
+from prism.simulate.plans.sizes import PARAM_BYTES, RankSizes
 
 COMPUTE, FORWARD_IN, BACKWARD_IN, FORWARD_OUT, BACKWARD_OUT, GRADIENTS, PARAMETERS = range(7)
 """Streams; those for pipeline messages are used where they overlap with compute."""
@@ -142,7 +142,8 @@ class StageWriter:
     def _run(self, task: Task) -> None:
         """One task: its layers, with the collectives inside them, and gradients on their way when it is the last."""
         split = self.job.schedule == "zero_bubble" and self.job.pp > 1
-        work = {"F": 1.0, "B": 1.0 if split else 2.0, "W": 1.0}[task.phase] * self.sizes.forward_ns
+        backward = self.sizes.backward_ns / (2 if split else 1)
+        work = self.sizes.forward_ns if task.phase == "F" else backward
         name = {"F": "forward", "B": "backward", "W": "weights"}[task.phase]
         if task == self.first_forwards.get(task.chunk) and self.job.overlap and self.job.sharding in ("zero1", "zero2"):
             self.program.join(waiter=COMPUTE, on=PARAMETERS)
