@@ -90,7 +90,7 @@ class Watch:
         self._looks = self._failed = 0
         self._look_seconds = 0.0
         self._jobs: dict[str, tuple[int, float | None]] = {}
-        self._saved_at = 0.0
+        self._saved_at = time.monotonic()
         self._trouble = ""  # why the state is kept in memory only
 
     def run(self, should_stop: Callable[[], bool]) -> None:
