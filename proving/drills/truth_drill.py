@@ -110,6 +110,7 @@ class Drill:
         channel = {"name": "hook", "type": "webhook", "url": url, "least": "info"}
         (folder / "alerts.yaml").write_text(json.dumps({"channels": [channel], "public_url": self.address}))
         (folder / "train.py").write_text(_TRAINER)
+        (folder / "once.yaml").write_text("restarts: {max_restarts: 0}\n")
         self.service = self.serve()
         self.number = 0
 
@@ -210,7 +211,9 @@ class Drill:
         name, place = f"run{self.number}", self.folder / f"job{self.number}"
         place.mkdir()
         with self.event(f"a rank is ended by {how}") as since:
-            words = ("supervise", "--run-dir", f"../out/{name}", "--", sys.executable, "../train.py", how, "40")
+            limit = ("--config", "../once.yaml") if how == "exit" else ()
+            program = (sys.executable, "../train.py", how, "40")
+            words = ("supervise", *limit, "--run-dir", f"../out/{name}", "--", *program)
             process = self.prism(*words, cwd=place)
             self.wait("the end of the rank", (place / "met").exists)
             died_s = time.time()
