@@ -175,6 +175,14 @@ def test_another_fault_is_another_incident(first: Sighting, second: Sighting):
     assert len(book.incidents) == 2
 
 
+def test_two_supervised_runs_on_one_host_are_two_jobs():
+    book = IncidentBook()
+    for name in ("run-1", "run-2"):
+        dead = sighting("attempt_ended", f"job:{name}", job=name, job_key=f"{name}~run", job_hosts=("localhost",))
+        assert tells(book, look(dead, source=f"{name}/state.json", tool="supervise")) != []
+    assert len(book.incidents) == 2
+
+
 def test_a_graver_turn_is_told_with_the_same_incident():
     book = IncidentBook()
     assert tells(book, look(sighting("stall", "job:job-1"))) == [("i-1", "opened")]

@@ -18,10 +18,11 @@ from unittest.mock import patch
 
 import httpx
 import pytest
+from served_folder import make_diagnosis
 from starlette.testclient import TestClient
 
 from prism.errors import BadFileError
-from prism.incidents import AlertConfig, Channel, Incident, read_alerts
+from prism.incidents import AlertConfig, Channel, Incident, IncidentStore, read_alerts
 from prism.incidents.events import Keep
 from prism.records.findings import label_alert
 from prism.serve.folder import Folder
@@ -361,3 +362,17 @@ def wait_until(condition: Callable[[], bool], seconds: float = 600.0) -> None:
                 return
         time.sleep(0.1)
     raise AssertionError(f"not within {seconds:g} s")
+
+
+def test_a_source_with_tables_is_compared_too_and_a_round_that_fails_is_made_up_for(tmp_path: Path) -> None:
+    write_state(tmp_path)
+    (tmp_path / "watch" / "topology.csv").write_text("address,host,rail,switch\n10.0.0.1,node-3,0,s1\n")
+    make_diagnosis(tmp_path / "report", "slow-gpu-64")
+    one = Round(tmp_path, None, AlertConfig())
+    with patch.object(IncidentStore, "save", side_effect=ZeroDivisionError), pytest.raises(ZeroDivisionError):
+        one.look()
+    one.look()
+    write_state(tmp_path, cost=200.0, age_s=20.0)
+    states = one.look()
+    assert "open" in states, "both are seen, over several looks"
+    one.incidents.close()

@@ -233,10 +233,30 @@ def _unit_rows(steps: dict[str, Any]) -> list[tuple[str, str]]:
     """What to say of iterations that are not all alike."""
     if steps["unit"] == 1:
         return []
+    if steps["plain_ms"] is None:
+        return []
     unit = f"{steps['unit']} iterations" if steps["unit"] else "none seen twice"
     rows = [("repeating unit", f"{unit}; plain {steps['plain_ms']:,.3f} ms, mean {steps['mean_ms']:,.3f} ms")]
     shown = steps["special"][:4]
     return rows + [(f"  number {s['index']}", f"{s['ms']:,.3f} ms {s['source']}") for s in shown]
+
+
+def _time_rows(document: dict[str, Any]) -> list[tuple[str, str]]:
+    times, known = document["iteration_ms"], document["provenance"]
+    return [
+        ("iteration", f"{times['median']:,.3f} ms (mean {times['mean']:,.3f}, 95 % {times['p95']:,.3f})"),
+        *_unit_rows(document["iterations"]),
+        ("error band", f"{known['error_band_pct']:g} %; compute measured, communication {known['communication']}"),
+    ]
+
+
+def _work_rows(document: dict[str, Any]) -> list[tuple[str, str]]:
+    """What is known where no step time can be stood by."""
+    work = sorted(c["cpu_ms"] for c in document["classes"])
+    return [
+        ("iteration", f"step not predicted here: {document['not_predicted']}"),
+        ("CPU work of a rank", f"{work[0]:,.3f} to {work[-1]:,.3f} ms an iteration"),
+    ]
 
 
 def _show(emulation: Emulation, live: Sequence[LiveRun], json: bool) -> None:
@@ -248,9 +268,7 @@ def _show(emulation: Emulation, live: Sequence[LiveRun], json: bool) -> None:
         return
     times, split, known = document["iteration_ms"], document["split"], document["provenance"]
     rows = [
-        ("iteration", f"{times['median']:,.3f} ms (mean {times['mean']:,.3f}, 95 % {times['p95']:,.3f})"),
-        *_unit_rows(document["iterations"]),
-        ("error band", f"{known['error_band_pct']:g} %; compute measured, communication {known['communication']}"),
+        *(_time_rows(document) if times["median"] is not None else _work_rows(document)),
         ("compute", f"{split['compute']:.1%}"),
         ("exposed communication", f"{split['exposed_communication']:.1%}"),
         ("bubble", f"{split['bubble']:.1%}"),

@@ -117,7 +117,7 @@ class Incident:
     @property
     def title(self) -> str:
         """One sentence."""
-        where = f" ({self.job})" if self.job and self.place.type != "job" else ""
+        where = f" ({self.job})" if self.job and self.place.type not in ("job", "log") else ""
         return f"{self.place}{where} {kind_of(self.kind).says}"
 
     @property
@@ -135,6 +135,8 @@ class Incident:
         """Why it is lost sight of or resolved: the words of each source that says so."""
         if self.state == "resolved" and self.closed_ns:
             return f"closed by {self.closed_by or 'a person'}"
+        if self.state == "expired":
+            return "nobody has seen it for a day, and nothing shows that it is well"
         wanted = {"resolved": "well", "lost": "lost"}.get(self.state)
         return "; ".join(dict.fromkeys(w.why for w in self.witnesses if w.sight == wanted and w.why))
 

@@ -39,7 +39,6 @@ class Witnesses:
         """Events since the snapshot before."""
         if snapshot.version == self._version:
             return
-        self._version = snapshot.version
         states = {state.path: state for state in snapshot.states}
         said: dict[str, tuple[Source, bool]] = {}
         for source in snapshot.sources:
@@ -48,15 +47,16 @@ class Witnesses:
                 continue
             lost = path in states or (isinstance(source, Watched) and source.ended == "stopped")
             said[path] = (source, lost)
-            if self._said.get(path) == said[path] and self._said[path][0] is source:
-                continue
+            before = self._said.get(path)
+            if before is not None and before[0] is source and before[1] == lost:
+                continue  # by identity: frames cannot be compared, and an unchanged source is the same object
             look = describe(snapshot, source, now_ns, alive=not lost)
             if look is not None:
                 yield look
             if isinstance(source, Watched) and source.ended == "stopped":
                 yield _say_stopped(source, path, now_ns)
         yield from self._lose(states, now_ns)
-        self._said = said
+        self._said, self._version = said, snapshot.version
 
     def _lose(self, states: Mapping[str, FileState], now_ns: int) -> Iterator[Event]:
         for path, state in states.items():

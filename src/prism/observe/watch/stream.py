@@ -21,6 +21,7 @@ from prism.machine.locks import FolderLock
 from prism.observe.watch.alerts import AlertSink
 from prism.observe.watch.analysis import Analyst, InlineAnalyst, ProcessAnalyst
 from prism.observe.watch.exporter_clocks import ExporterClocks
+from prism.observe.watch.given_source import GivenSource
 from prism.observe.watch.metrics import WatchStatus
 from prism.observe.watch.state import WatchState, WindowReport, load_state
 from prism.observe.watch.window import FlowWindow, fit_length
@@ -56,6 +57,7 @@ class Watch:
         *,
         alerts: Sequence[AlertSink] = (),
         analyst: Analyst | None = None,
+        given: GivenSource | None = None,
         say: Callable[[str], None] = lambda line: None,
     ) -> None:
         self._source = source
@@ -63,6 +65,7 @@ class Watch:
         self._config = config
         self._emit = emit
         self._say = say
+        self._given = given
         self._alerts = alerts
         self._analyst: Analyst = analyst or (ProcessAnalyst() if source.is_live else InlineAnalyst())
         self._clocks = ExporterClocks()
@@ -87,7 +90,7 @@ class Watch:
         self._looks = self._failed = 0
         self._look_seconds = 0.0
         self._jobs: dict[str, tuple[int, float | None]] = {}
-        self._saved_at = 0.0
+        self._saved_at = time.monotonic()
         self._trouble = ""  # why the state is kept in memory only
 
     def run(self, should_stop: Callable[[], bool]) -> None:
@@ -227,7 +230,9 @@ class Watch:
         self._looked_until_ns = self._window.newest_ns
         self._fresh = False
         self._note_position()
-        self._look = self._analyst.submit(self._window.flows(until, self._length_ns), self._topology, until)
+        given = self._given.list_jobs() if self._given is not None else ()
+        self._look = self._analyst.submit(self._window.flows(until, self._length_ns), self._topology, until, given)
+        self._say_new(self._given.notes if self._given is not None else ())
 
     def _note_position(self) -> None:
         """The position in the source at this moment, and the segments that hold the flows up to it."""

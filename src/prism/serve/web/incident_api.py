@@ -109,7 +109,7 @@ def _add_reading(router: APIRouter, service: IncidentService) -> None:
             channels=tuple(
                 _describe(channel.name, channel.type, rows[channel.name]) for channel in known.config.channels
             ),
-            num_firing=sum(one.told and one.state in ("open", "lost") for one in known.list()),
+            num_firing=bool(rows) * sum(one.told and one.state in ("open", "lost") for one in known.list()),
             trouble=known.trouble,
             writable=service.writable,
         )
