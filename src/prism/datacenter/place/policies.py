@@ -42,4 +42,4 @@ POLICIES: dict[str, Policy] = {
 }
 
 DEFAULT = "fair-share"
-"""What dispatches: of all policies the lowest mean wait and the best worst owner on Philly's quarters (docs/place.md)."""
+"""What dispatches: no other has a lower mean wait or a better worst owner on Philly's quarters (docs/place.md)."""
