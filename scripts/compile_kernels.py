@@ -17,6 +17,7 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
+from prism.kernel import Kernel
 from prism.kernel_sources import KERNEL_SOURCES
 from prism.lab.scenarios import load_scenario, make_scenario
 from prism.serve.timeline.raster import warm_up
@@ -75,7 +76,7 @@ def compile_listed(lines: list[str]) -> None:
         module, name, arguments = line.split(maxsplit=2)
         try:
             kernel = getattr(importlib.import_module(module), name)
-            kernel.compile(eval(arguments, vars(types)))
+            getattr(kernel, "compiled", kernel).compile(eval(arguments, vars(types)))
         except Exception as error:  # an old line must not keep anybody from a tour
             print(f"{module}.{name}: {' '.join(str(error).split())[:80]}", file=sys.stderr)
 
@@ -85,6 +86,7 @@ def _list_compiled() -> Iterator[str]:
     for source in KERNEL_SOURCES:
         module = "prism." + source.removesuffix(".py").replace("/", ".")
         for name, kernel in vars(importlib.import_module(module)).items():
+            kernel = kernel.compiled if isinstance(kernel, Kernel) else kernel
             if isinstance(kernel, Dispatcher) and kernel.py_func.__module__ == module:
                 for key in kernel._cache._cache_file._load_index():
                     if all(_is_plain(argument) for argument in key[0]):

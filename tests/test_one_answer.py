@@ -8,10 +8,11 @@ from pathlib import Path
 import pytest
 
 from prism.datacenter.characterize.checkpoints import CheckpointCosts, advise_checkpoints
+from prism.incidents import AlertConfig, Channel, IncidentBook, Look, Place, Sighting
+from prism.incidents.messages import write_body
 from prism.machine.hosts import expand_hosts
 from prism.observe.watch.alerts import _to_alert
 from prism.recover.interval import IntervalConfig, SaveClock, choose_interval_s
-from prism.serve.alerts import Alert, write_body
 
 SOURCE = Path(__file__).parents[1] / "src" / "prism"
 # Programs that run on other hosts, or inside the program or sandbox they watch, as one file without our imports.
@@ -48,12 +49,14 @@ def test_a_finding_has_the_same_labels_whoever_tells_alertmanager() -> None:
         "id": "f-1", "kind": "hang", "job": "job-1", "culprit": {"type": "host", "id": "n3"}, "evidence": "silent",
         "lost_gpu_seconds": 1.0, "start_ns": 1, "end_ns": 2,
     }  # fmt: skip
-    alert = Alert(
-        id="watch~job-1/hang", status="firing", kind="hang", job="job-1", culprit_type="host", culprit="n3", start_ns=1,
-        end_ns=2, lost_gpu_seconds=1.0, evidence="silent", link="",
-    )  # fmt: skip
-    (served,) = write_body(alert, "alertmanager", 10.0, 300.0)
-    assert served["labels"] == _to_alert(document, ends_s=310.0)["labels"]
+    seen = Sighting(key="f-1", kind="hang", place=Place(type="host", id="n3"), since_ns=1, until_ns=2, text="silent",
+                    sure=0.9, job="job-1", job_key="watch~job-1")  # fmt: skip
+    book = IncidentBook()
+    book.handle(Look(now_ns=2, source="watch/state.json", tool="watch", at_ns=2, sightings=(seen,)))
+    channel = Channel(name="am", type="alertmanager", url="http://am")
+    (served,) = write_body(book.incidents["i-1"], "opened", channel, AlertConfig(), 10.0)
+    told = _to_alert(document, ends_s=310.0)["labels"]
+    assert {name: served["labels"][name] for name in told} == told
 
 
 def test_host_lists_are_expanded_in_one_place() -> None:
@@ -72,7 +75,7 @@ def test_the_kernels_table_of_processes_is_read_in_one_place() -> None:
 
 def test_what_is_posted_to_people_goes_through_one_sender() -> None:
     """Others only ask: a store, a model, an API that they name."""
-    asks = {"collect/clickhouse.py", "evidence/logs/agent.py", "serve/client.py", "serve/alerts.py", "lab/tour/dashboard.py",
+    asks = {"collect/clickhouse.py", "evidence/logs/agent.py", "serve/client.py", "lab/tour/dashboard.py",
             "evidence/traces/counters.py", "datacenter/predict/prometheus.py", "evaluate/run/"}  # fmt: skip
     found = places_with(r"urlopen|urllib\.request|http\.client")
     assert [place for place in found if not place.startswith(tuple(asks))] == []

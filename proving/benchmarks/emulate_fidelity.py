@@ -80,7 +80,7 @@ def list_collectives(num: int, layouts: list[str]) -> tuple[Wanted, ...]:
     for layout in layouts:
         launch = LaunchConfig(script=(str(SCRIPT), *MODEL, *LAYOUTS[layout]), world_size=num, gpus_per_node=num)
         config = CaptureConfig(
-            launch=launch, iterations=1, warmup=2, company=0, check_symmetry=False, track_memory=False
+            launch=launch, iterations=1, warmup=2, at_once=0, check_symmetry=False, track_memory=False
         )
         captures = capture_job(config).captures
         families = find_families(captures.values())

@@ -97,7 +97,10 @@ def _known_culprits(name: str, world: int) -> Sequence[int]:
 
 def run_case(case: Case, limit_s: float, options: Sequence[str] = ()) -> Result:
     """Emulate it in a process of its own, in a folder of its own."""
-    command = [sys.executable, "-m", "prism.cli.main", "emulate", "--world-size", str(case.world), "--json", *options]
+    checked = "--check" in options
+    own = [option for option in options if option != "--check"]
+    tool = "check" if checked else "emulate"
+    command = [sys.executable, "-m", "prism.cli.main", tool, "--world-size", str(case.world), "--json", *own]
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT / "src"), os.environ.get("PYTHONPATH", "")])}
     started, used = time.monotonic(), _cpu_of_children()
     with tempfile.TemporaryDirectory(prefix="prism-program-") as scratch:
@@ -116,10 +119,33 @@ def run_case(case: Case, limit_s: float, options: Sequence[str] = ()) -> Result:
             os.killpg(process.pid, signal.SIGKILL)  # the session that this call made, and nothing else
             process.communicate()
             out, errors = "", f"prism: no answer in {limit_s:g} s"
+    if checked:
+        result = _judge_check(case, json.loads(out) if out else None, " ".join(errors.split())[-300:])
+        return replace(result, wall_s=round(time.monotonic() - started, 1), cpu_s=round(_cpu_of_children() - used, 1))
     document = json.loads(out) if process.returncode == 0 else None
     told = "" if document is not None else _last_message(errors)
     result = _judge(case, document, told or " ".join(errors.split())[-300:], _outcome(process.returncode, told))
     return replace(result, wall_s=round(time.monotonic() - started, 1), cpu_s=round(_cpu_of_children() - used, 1))
+
+
+def _judge_check(case: Case, document: dict[str, Any] | None, errors: str) -> Result:
+    """What `prism check` says: clean, a problem that names a rank at fault, or why it cannot be checked."""
+    verdict = document["verdict"] if document else "no answer"
+    problems = document["problems"] if document else []
+    told = "; ".join(f"{p['text']} [{p['file']}:{p['line']}]" for p in problems) or errors * (verdict != "clean")
+    found = {rank for problem in problems for rank in problem["ranks"]}
+    named = not case.culprits or bool(found & case.culprits)
+    outcome = {"clean": "works", "unsupported": "refused", "no answer": "hang"}.get(verdict, "false hang")
+    if case.expect == "bug":
+        # A bug that makes a rank fail by itself is named by that rank's own error.
+        failed = {int(rank) for rank in re.findall(r"\brank (\d+) failed", told)}
+        named = named if verdict != "unsupported" else bool(failed & case.culprits or (failed and not case.culprits))
+        outcome = "bug missed" if outcome == "works" else "bug named" if named else "wrong rank"
+    right = {"works": outcome == "works", "bug": outcome == "bug named", "refuse": outcome == "refused"}[case.expect]
+    return Result(
+        name=case.name, world=case.world, expect=case.expect, outcome=outcome, right=right, wall_s=0.0, cpu_s=0.0,
+        predicted_ms=None, compute_ms=None, real_ms=None, told=told,
+    )  # fmt: skip
 
 
 def _outcome(code: int, told: str) -> str:
@@ -148,7 +174,7 @@ def _judge(case: Case, document: dict[str, Any] | None, told: str, outcome: str)
     predicted = compute = None
     real = max(case.real_cpu_ms, default=None)
     if document is not None:
-        predicted = float(document["iteration_ms"]["mean"])
+        predicted = float(document["iteration_ms"]["mean"] or 0.0)
         compute = predicted * float(document["split"]["compute"])
         # Real CPU time counts what the main thread does inside gloo, and the longest rank sets the pace.
         if real is not None and not (predicted >= real / TIME_FACTOR and compute <= real * TIME_FACTOR):
@@ -216,6 +242,7 @@ def _parse() -> argparse.Namespace:
     parser.add_argument("--seconds", type=float, default=1e9, help="no run starts, and none goes on, after this long")
     parser.add_argument("--jobs", type=int, default=1, help="runs at once")
     parser.add_argument("--options", default="", help="more options of prism emulate")
+    parser.add_argument("--check", action="store_true", help="run `prism check` in the place of `prism emulate`")
     parser.add_argument("--output", type=Path, default=None, help="file for the results as JSON Lines")
     parser.add_argument("--resume", action="store_true", help="leave out the cases that --output already has")
     return parser.parse_args()
@@ -243,7 +270,7 @@ def _take_share(shares: Any) -> None:
 
 def _run_all(cases: Sequence[Case], args: argparse.Namespace) -> Iterator[Result]:
     """The results as they come, of as many as the time allows."""
-    until, options = time.monotonic() + args.seconds, args.options.split()
+    until, options = time.monotonic() + args.seconds, [*args.options.split(), *(["--check"] if args.check else [])]
     with open_pool(args.jobs) as pool:
         running = [pool.submit(_run_in_time, case, until, args.limit, options) for case in cases]
         for future in as_completed(running):

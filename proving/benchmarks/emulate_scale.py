@@ -43,7 +43,7 @@ def main() -> None:
     script = (str(SCRIPT), *MODELS[args.model].split(), *layout)
     launch = LaunchConfig(script=script, world_size=args.world_size, folder=args.folder)
     capture = CaptureConfig(
-        launch=launch, iterations=2, warmup=2, company=0, check_symmetry=False, note=_note, track_memory=False
+        launch=launch, iterations=2, warmup=2, at_once=0, check_symmetry=False, note=_note, track_memory=False
     )
     print(f"machine: {describe_machine()}; {args.model}, {args.world_size} ranks, pp {pp}, tp {tp}")
     started = time.monotonic()

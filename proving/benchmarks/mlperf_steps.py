@@ -19,14 +19,14 @@ import polars as pl
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "src"))
 
-from prism.lab.scenarios.job import Job  # noqa: E402
-from prism.lab.scenarios.layout import lay_out  # noqa: E402
-from prism.lab.scenarios.model import MODELS  # noqa: E402
-from prism.lab.scenarios.program import build_step  # noqa: E402
-from prism.lab.scenarios.sizes import RankSizes, size_up  # noqa: E402
 from prism.simulate.cluster_file import load_cluster  # noqa: E402
 from prism.simulate.costs import ClusterCosts  # noqa: E402
 from prism.simulate.graph import Graph, repeat_graph  # noqa: E402
+from prism.simulate.plans.job import Job  # noqa: E402
+from prism.simulate.plans.layout import lay_out  # noqa: E402
+from prism.simulate.plans.model import MODELS  # noqa: E402
+from prism.simulate.plans.program import build_step  # noqa: E402
+from prism.simulate.plans.sizes import RankSizes, size_up  # noqa: E402
 from prism.simulate.solving.overlap import SLOWER, solve_contended  # noqa: E402
 
 SHAPES = {
@@ -37,7 +37,8 @@ SHAPES = {
     "llama31_8b": MODELS["llama-8b"],
     "llama2_70b_lora": replace(MODELS["llama-70b"], seq=8192),
 }
-PRESETS = {"H100": "dgx-h100", "H200": "dgx-h200", "B200": "dgx-b200", "B300": "dgx-b200", "A100": "dgx-a100"}
+# The longer name first: a GB200 is no B200.
+PRESETS = {"H100": "dgx-h100", "H200": "dgx-h200", "GB200": "gb200-nvl72", "B200": "dgx-b200", "A100": "dgx-a100"}
 STEPS = 2  # solved in a row; the second gathers the parameters that the first has updated
 SMALLEST_FACTOR = 0.05
 LORA_RANK = 16
@@ -117,10 +118,6 @@ def write_step(row: dict[str, Any]) -> tuple[Graph, ClusterCosts]:
     layout = lay_out(job, ranks // per_host, ranks % per_host)
     sizes = _sizes(job, gpu, layer)
     graph = repeat_graph(build_step(layout, sizes), STEPS)
-    if layer is not None:
-        # The writer of programs takes a backward pass as twice the forward pass; the captured one is known.
-        ratio = layer.backward_ns / (2 * layer.forward_ns)
-        graph = _scale(graph, pl.col("name").cast(pl.String).str.starts_with("backward"), ratio)
     return graph, ClusterCosts(cluster, None)
 
 
@@ -137,6 +134,7 @@ def _sizes(job: Job, gpu: str, layer: Layer | None) -> RankSizes:
     return replace(
         sizes,
         forward_ns=layer.forward_ns,
+        backward_ns=layer.backward_ns,
         logits_ns=0.0 if job.id in _EDGES_ARE_LAYERS else layer.logits_ns / 3,
         optimizer_ns=layer.optimizer_ns_per_parameter * params,
     )

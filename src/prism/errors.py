@@ -1,6 +1,7 @@
 """The exceptions Prism raises on purpose.
 
 PrismError                 anything Prism can explain; the command line exits 1
+├── ScriptError            a program that fails by itself, or does what Prism cannot follow; exits 3
 └── InputError             what the user gave is wrong: file, place, what to do; exits 2
     ├── BadFileError       a file cannot be read at all (missing, truncated, another format)
     ├── BadRowError        one value in a table is wrong
@@ -24,6 +25,16 @@ class PrismError(Exception):
     def __str__(self) -> str:
         """The message on one line, whatever names and values of a file are part of it."""
         return " ".join(super().__str__().splitlines())
+
+
+class ScriptError(PrismError):
+    """A program that cannot be checked or emulated: it fails by itself, or does what Prism cannot follow."""
+
+    exit_code = 3
+
+    def __init__(self, message: str, output: str = "") -> None:
+        super().__init__(message)
+        self.output = output  # what the program printed, with its own traceback
 
 
 class InputError(PrismError):

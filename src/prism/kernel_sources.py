@@ -16,6 +16,7 @@ KERNEL_SOURCES = (
     "errors.py",
     "evidence/logs/automaton.py",
     "evidence/traces/trace_events.py",
+    "kernel.py",
     "observe/findings/collectives.py",
     "observe/findings/scoring.py",
     "observe/findings/silence.py",

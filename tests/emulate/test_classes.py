@@ -45,9 +45,9 @@ def test_one_captured_rank_stands_for_all_if_no_rank_differs() -> None:
     one = capture(0, 6, [entry("all_reduce", group="0", bytes=400, op=0)])
     classes = _classes({0: one}, 6)
     assert classes.of_rank == (0,) * 6
-    assert choose_ranks(classes, check=True, company=0) == [0, 5]
-    assert choose_ranks(classes, check=False, company=4) == [0, 1, 2, 3]
-    assert choose_ranks(classes, check=False, company=8) == list(range(6))
+    assert choose_ranks(classes, check=True, at_once=0) == [0, 5]
+    assert choose_ranks(classes, check=False, at_once=4) == [0, 1, 2, 3]
+    assert choose_ranks(classes, check=False, at_once=8) == list(range(6))
 
 
 def _pipeline(world: int = 4) -> dict[int, object]:

@@ -26,7 +26,7 @@ def test_the_document_has_the_shape_that_others_rely_on(tmp_path: Path, monkeypa
         "4",
         "--iterations",
         "2",
-        "--company",
+        "--at-once",
         "1",
         "--gpus-per-node",
         "2",

@@ -19,7 +19,7 @@ def _emulate(module: str, script: str, *arguments: str, world: int = 4) -> Any:
     if importlib.util.find_spec(module) is None:
         pytest.skip(f"needs {module}")
     launch = LaunchConfig(script=(str(SCRIPTS / script), *arguments), world_size=world, timeout_s=900)
-    return emulate(EmulateConfig(capture=CaptureConfig(launch=launch, company=0)))
+    return emulate(EmulateConfig(capture=CaptureConfig(launch=launch, at_once=0)))
 
 
 def test_the_hugging_face_trainer_with_logging(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

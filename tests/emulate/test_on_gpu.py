@@ -14,7 +14,8 @@ import torch
 from prism.emulate.capturing import CaptureConfig, capture_job
 from prism.emulate.inside.pacing import Rule, Schedule, StreamPacer
 from prism.emulate.inside.plan import FaultPlan, RunPlan
-from prism.emulate.launch import LaunchConfig, ScriptError, run_ranks
+from prism.emulate.launch import LaunchConfig, run_ranks
+from prism.errors import ScriptError
 
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")]
 
@@ -80,29 +81,25 @@ def test_a_live_rank_is_held_on_its_stream_and_its_host_is_not(tmp_path: Path) -
     assert figures["held_ms"] == pytest.approx(30, rel=0.05)  # a profiler shows the target's timeline
 
 
-def test_a_peer_that_hangs_ends_the_live_rank_as_the_watchdog_would(
-    tmp_path: Path, capfd: pytest.CaptureFixture[str]
-) -> None:
-    with pytest.raises(ScriptError, match=r"exit code -6"):
+def test_a_peer_that_hangs_ends_the_live_rank_as_the_watchdog_would(tmp_path: Path) -> None:
+    with pytest.raises(ScriptError, match=r"exit code -6") as caught:
         _run_held(tmp_path, FaultPlan(kind="hang", rank=5, step=2))
-    assert "Watchdog caught collective operation timeout" in capfd.readouterr().err
+    assert "Watchdog caught collective operation timeout" in caught.value.output
 
 
-def test_a_script_that_needs_more_memory_than_the_gpu_has_is_reported(
-    tmp_path: Path, capfd: pytest.CaptureFixture[str]
-) -> None:
+def test_a_script_that_needs_more_memory_than_the_gpu_has_is_reported(tmp_path: Path) -> None:
     script = tmp_path / "huge.py"
     script.write_text(
         "import torch, torch.distributed as dist\ndist.init_process_group('nccl')\n"
         "kept = [torch.empty(1 << 33, device='cuda') for _ in range(64)]\n"
     )
-    with pytest.raises(ScriptError, match="rank 0 needs more memory than this GPU has"):
+    with pytest.raises(ScriptError, match="rank 0 needs more memory than this GPU has") as caught:
         run_ranks(
             LaunchConfig(script=(str(script),), world_size=4),
             RunPlan(rank=0, world_size=4, gpus_per_node=8, output=""),
             [0],
         )
-    assert "huge.py" in capfd.readouterr().err
+    assert "huge.py" in caught.value.output
 
 
 def test_torchs_own_context_parallelism_runs() -> None:

@@ -19,7 +19,7 @@ TINY = ("--width", "32", "--layers", "4", "--length", "16", "--batch", "4", "--v
 def _config(script: str, *arguments: str, world: int = 8) -> EmulateConfig:
     launch = LaunchConfig(script=(str(EXAMPLES / script), *arguments), world_size=world, timeout_s=600)
     capture = CaptureConfig(
-        launch=launch, iterations=2, warmup=2, company=0, check_symmetry=False, track_memory=False, quick=True
+        launch=launch, iterations=2, warmup=2, at_once=0, check_symmetry=False, track_memory=False, quick=True
     )
     return EmulateConfig(capture=capture)
 

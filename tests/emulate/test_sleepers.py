@@ -14,9 +14,9 @@ from typing import Any
 import pytest
 
 from prism.emulate import launch, sleepers
-from prism.emulate.booting import ScriptError
 from prism.emulate.launch import Launcher
 from prism.emulate.sleepers import SleepWatch, is_asleep
+from prism.errors import ScriptError
 
 
 def _children(pid: int) -> list[int]:

@@ -17,7 +17,7 @@ from prism.emulate.inside.plan import RunPlan
 from prism.emulate.launch import LaunchConfig
 from prism.emulate.mailbox import Recording
 from prism.emulate.survey import SurveyConfig, Surveyor, describe_calls
-from prism.errors import BadConfigError, GraphError
+from prism.errors import GraphError, ScriptError
 
 
 def _steps(world: int, step_ms: float, monkeypatch: pytest.MonkeyPatch) -> int:
@@ -99,7 +99,7 @@ def test_ranks_that_need_many_others_run_in_smaller_batches(monkeypatch: pytest.
     captures = surveyor.extend({}, Recording(), [0, 1, 2, 3, 12, 1029])
     assert set(captures) == {rank + 1024 * stage for rank in (0, 1, 2, 3, 12, 5) for stage in range(8)}
     assert _Pipelines.most_needed <= 20
-    with pytest.raises(BadConfigError, match="more than 7 live ranks"):
+    with pytest.raises(ScriptError, match="more than 7 live ranks"):
         Surveyor(None, tmp_path, launch, base, SurveyConfig(max_live=7)).extend({}, Recording(), [0, 1])  # type: ignore[arg-type]
 
 

@@ -25,7 +25,7 @@ def find_kernel_sources(package: Path) -> list[str]:
     found = set()
     for path in package.rglob("*.py"):
         text = path.read_text()
-        if "import numba" not in text and "from numba" not in text:
+        if not any(word in text for word in ("import numba", "from numba", "import kernel\n")):
             continue
         found.add(path)
         tree = ast.parse(text)
@@ -45,7 +45,9 @@ def find_kernel_sources(package: Path) -> list[str]:
 def list_kernels(tree: ast.Module) -> list[ast.FunctionDef]:
     """Functions that are compiled; all of a file's where it compiles by a call, whose argument may be any of them."""
     functions = [node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)]
-    decorated = [f for f in functions if any("jit" in ast.unparse(d) for d in f.decorator_list)]
+    decorated = [
+        f for f in functions if any("jit" in ast.unparse(d) or ast.unparse(d) == "kernel" for d in f.decorator_list)
+    ]
     return decorated or functions
 
 

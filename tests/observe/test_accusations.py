@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import numpy as np
 import polars as pl
 import pytest
 from made_jobs import MS, MadeJob, contend, named, write_job
 
 from prism.observe import diagnose
-from prism.observe.diagnose import open_case
 from prism.records.findings import Culprit
 
 HOSTS, STEPS, LAYERS = 5, 20, 8
@@ -44,13 +41,6 @@ def write_rings(
     return pl.DataFrame(rows).sort("start_ns"), topology
 
 
-def test_sampled_packets_show_silences_too_in_which_a_ring_waits() -> None:
-    flows, topology = write_rings({2: 0.4})
-    found = diagnose(flows, topology)
-    sampled = replace(found.traffic, sample_bytes=400_000.0)
-    assert open_case(sampled, found.jobs[0], int(flows["end_ns"].max())).waits_visible  # type: ignore[arg-type]
-
-
 def test_a_late_host_is_named_and_its_lead_is_the_confidence() -> None:
     (finding,) = diagnose(*write_rings({2: 0.4})).findings
     assert named(finding) == ("slow_compute", "h2")
@@ -67,7 +57,7 @@ def test_a_standstill_of_all_ranks_in_the_middle_of_a_step_is_nobodys_hang(share
     diagnosis = diagnose(flows.with_columns(pl.col("start_ns", "end_ns") + shift), topology)
     assert len(diagnosis.jobs) == 1
     assert diagnosis.jobs[0].steps.height == steps.height
-    assert {f.kind for f in diagnosis.findings} <= {"slow_step"}
+    assert {f.kind for f in diagnosis.findings} == {"stall"}
     assert all(f.culprit.type == "job" for f in diagnosis.findings)
 
 

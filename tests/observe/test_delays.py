@@ -23,12 +23,20 @@ def ring(
     hosts: int, *, late: tuple[int, int] | None = None, by: float = 0.0, since: int = 0, both: bool = False,
     stall: tuple[int, float] | None = None, every: tuple[int, float] | None = None,
 ) -> Diagnosis:  # fmt: skip
+    """A diagnosis of `ring_flows`."""
+    return diagnose(*ring_flows(hosts, late=late, by=by, since=since, both=both, stall=stall, every=every))
+
+
+def ring_flows(
+    hosts: int, *, late: tuple[int, int] | None = None, by: float = 0.0, since: int = 0, both: bool = False,
+    stall: tuple[int, float] | None = None, every: tuple[int, float] | None = None, first: int = 0, begin_s: float = 0.0,
+) -> tuple[pl.DataFrame, pl.DataFrame]:  # fmt: skip
     """Data parallel training: every rank sends each bucket around the ring of its rail once all have come.
 
     `late` is a host and a rail that work longer `by` a share; with `both` a hop begins once both of its ends are ready.
     `stall` is one pause after a step, `every` one that recurs.
     """
-    rng, rows, now = np.random.default_rng(0), [], 0.0
+    rng, rows, now = np.random.default_rng(0), [], begin_s
     for step in range(STEPS):
         ready = np.full((hosts, RAILS), now + FORWARD_S)
         for _ in range(BUCKETS):
@@ -47,17 +55,21 @@ def ring(
         now += stall[1] if stall is not None and step == stall[0] else 0.0
         now += every[1] if every is not None and step % every[0] == 0 else 0.0
     flows = pl.DataFrame(rows, schema=["begin", "end", "h", "to", "r"], orient="row").sort("begin")
-    name = [pl.format("10.0.{}.{}", pl.col(side) + 1, pl.col("r") + 1) for side in ("h", "to")]
+    name = [pl.format("10.0.{}.{}", pl.col(side) + 1 + first, pl.col("r") + 1) for side in ("h", "to")]
     flows = flows.select(
         start_ns=10**18 + (pl.col("begin") * 1e9).cast(pl.Int64), end_ns=10**18 + (pl.col("end") * 1e9).cast(pl.Int64),
         src=name[0], dst=name[1], bytes=pl.lit(BYTES),
     )  # fmt: skip
     topology = pl.DataFrame(
-        [(f"10.0.{h + 1}.{r + 1}", f"host-{h}", r, f"leaf-{r}") for h in range(hosts) for r in range(RAILS)],
+        [
+            (f"10.0.{h + first + 1}.{r + 1}", f"host-{h + first}", r, f"leaf-{r}")
+            for h in range(hosts)
+            for r in range(RAILS)
+        ],
         schema=["address", "host", "rail", "switch"],
         orient="row",
     )
-    return diagnose(flows, topology)
+    return flows, topology
 
 
 def told(diagnosis: Diagnosis) -> list[tuple[str, str]]:

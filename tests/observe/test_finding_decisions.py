@@ -13,7 +13,7 @@ from prism.observe.delays import ranking
 from prism.observe.findings.case import Case, culprit
 from prism.observe.findings.cost import JobModel, _compare
 from prism.observe.findings.durations import compare_with_peers, list_rows, measure_durations
-from prism.observe.findings.progress import find_drift, find_longer_pauses, find_slow_steps
+from prism.observe.findings.progress import find_slow_steps
 from prism.observe.findings.silence import find_hang
 from prism.observe.findings.stages import find_heavy_stages
 from prism.observe.findings.suspects import Ranked, Scene, rank_suspects, weigh_rivals
@@ -166,28 +166,6 @@ def test_steps_that_are_long_because_a_boundary_was_missed_are_not_reported() ->
         halves = 2 if length > 1.5 else 1
         rows += [(0, end - (k + 1) * S, end - k * S, i) for k in range(halves)]
     assert find_slow_steps(make_case(lengths, make_messages(rows))) == []
-
-
-def test_steps_that_grow_little_by_little_drift() -> None:
-    lengths = (1 + 0.1 * np.arange(40) / 39).tolist()
-    (found,) = find_drift(make_case(lengths))
-    assert (found.kind, found.culprit.id) == ("drift", "job-1")
-    assert found.lost_gpu_seconds == pytest.approx(0.5 * 0.1 * 40 * HOSTS, rel=0.1)
-    assert find_drift(make_case(lengths[:19])) == []
-    assert find_drift(make_case((1 + 0.02 * np.arange(40) / 39).tolist())) == []
-
-
-def test_a_jump_is_no_drift() -> None:
-    assert find_drift(make_case([1.0] * 20 + [1.1] * 20)) == []
-
-
-def test_pauses_that_became_longer_are_reported() -> None:
-    usual, longer = dict.fromkeys(range(4, 40, 5), 0.4), dict.fromkeys(range(24, 40, 5), 0.8)
-    lengths = [1.0 + (usual | longer).get(i, 0.0) for i in range(40)]
-    (found,) = find_longer_pauses(make_case(lengths, pauses=usual | longer))
-    assert found.kind == "slow_step" and found.start_ns == BEGIN + round(sum(lengths[:24]) * S)
-    even = [1.0 + usual.get(i, 0.0) for i in range(40)]
-    assert find_longer_pauses(make_case(even, pauses=usual)) == []
 
 
 # Verdicts: a cause against none
@@ -448,13 +426,6 @@ def test_where_boundaries_wander_nobody_is_late_and_no_step_is_slow(monkeypatch:
     notes: list[str] = []
     assert wandering.wanders and ranking.find_all([wandering], notes=notes) == ()
     assert [note.split(":")[0] for note in notes] == ["job-1"]
-
-
-def test_a_host_that_is_awaited_is_reported_if_that_costs_something(monkeypatch: pytest.MonkeyPatch) -> None:
-    case = replace(make_case([1.0] * 30), waits_visible=True)
-    for lost, told in ((10.0, 1), (0.1, 0)):
-        monkeypatch.setattr(ranking, "find_awaited", lambda case, lost=lost: [make_finding(0, 30, lost=lost)])
-        assert len(ranking.find_all([case])) == told
 
 
 # How sure: against other places, and by solving the job

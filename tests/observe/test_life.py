@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from types import SimpleNamespace
 from typing import Any
 
@@ -36,6 +36,7 @@ class JobDouble:
 
     id: str
     life: Life
+    observed: Any = field(default_factory=lambda: SimpleNamespace(last_ns=0))
 
 
 def make_messages(sends: Sends = lambda rank, step, layer: True, *, rest_ms: int = 0, pause_s: int = 0) -> pl.DataFrame:
@@ -158,7 +159,7 @@ def test_a_barrier_at_the_end_is_not_part_of_a_step() -> None:
 )
 def test_a_job_of_which_a_hang_is_told_has_not_ended(kind: str, job: str, state: str) -> None:
     told: Any = JobDouble("job-1", Life(state="ended", started_ns=1, ended_ns=2))
-    findings: Any = [SimpleNamespace(kind=kind, job=job)]
+    findings: Any = [SimpleNamespace(kind=kind, job=job, score=0.9, end_ns=2**62)]
     assert _agree_with(findings, set(), told).life.state == state
 
 

@@ -10,7 +10,7 @@ from test_finding_decisions import BEGIN, HOSTS, MS, S, make_case, make_messages
 
 from prism.observe.findings import silence
 from prism.observe.findings.case import Case, culprit
-from prism.observe.findings.progress import find_drift, find_longer_pauses, find_slow_steps
+from prism.observe.findings.progress import find_slow_steps
 from prism.observe.findings.silence import find_hang
 from prism.observe.findings.stopped import FirstToStop
 
@@ -78,29 +78,6 @@ def test_only_a_step_that_holds_a_good_part_of_another_is_taken_for_a_missed_bou
     assert bool(find_slow_steps(make_counted(lengths, counts))) is told
 
 
-@pytest.mark.parametrize("usual", [0.1, 10.0])
-@pytest.mark.parametrize(("rise", "told"), [(0.04, True), (0.02, False)])
-def test_a_drift_is_a_share_of_the_usual_step_and_lasts_from_the_first_step_to_the_last(
-    usual: float, rise: float, told: bool
-) -> None:
-    case = make_case((usual * (1 + rise * np.arange(40) / 39)).tolist())
-    found = find_drift(case)
-    assert [(f.start_ns, f.end_ns) for f in found] == [(case.steps["start_ns"][0], case.steps["end_ns"][-1])] * told
-
-
-def test_a_drift_costs_half_of_its_rise_in_every_step() -> None:
-    (found,) = find_drift(make_case((1 + 0.1 * np.arange(40) / 39).tolist()))
-    assert found.lost_gpu_seconds == pytest.approx(0.5 * 0.1 * 40 * HOSTS, rel=0.01)
-    assert "steps grew from 1.000 s to 1.100 s (9.5 %)" in found.evidence and found.score == 0.5
-
-
-@pytest.mark.parametrize(("num", "told"), [(4, True), (3, False)])
-def test_four_pauses_can_show_that_they_became_longer(num: int, told: bool) -> None:
-    pauses = dict(zip(range(4, 40, 5), [0.4, 0.4, 0.8, 0.8][-num:], strict=False))
-    lengths = [1.0 + pauses.get(i, 0.0) for i in range(40)]
-    assert bool(find_longer_pauses(make_case(lengths, pauses=pauses))) is told
-
-
 # -- silences that end
 
 
@@ -130,13 +107,6 @@ def test_a_job_that_broke_off_a_step_and_began_anew_was_started_again() -> None:
     assert "it came back after 30." in found.evidence
     assert found.lost_gpu_seconds == pytest.approx(30.05 * HOSTS, rel=0.01)
     assert (found.end_ns - found.start_ns) / S == pytest.approx(30.05, abs=0.3)
-
-
-def test_a_job_that_finished_the_broken_step_was_held_up() -> None:
-    (found,) = find_hang(make_broken(resumed=True))
-    assert (found.kind, found.culprit.type, found.score) == ("slow_step", "job", 0.5)
-    assert "which was finished afterwards" in found.evidence
-    assert find_hang(make_broken(resumed=True, silent_s=1.0)) == []
 
 
 def test_a_host_of_which_one_rank_stopped_is_what_is_replaced(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -170,56 +140,3 @@ def test_the_score_of_a_slow_stretch_grows_with_it_up_to_a_limit() -> None:
     (large,) = find_slow_steps(make_case([1.0] * 20 + [3.0] * 6 + [1.0] * 10))
     (larger,) = find_slow_steps(make_case([1.0] * 20 + [9.0] * 6 + [1.0] * 10))
     assert 0.3 < small.score < large.score == larger.score < 0.99
-
-
-def test_a_drift_needs_twenty_steps_and_rises_in_every_quarter() -> None:
-    rise = 1 + 0.1 * np.arange(20) / 19
-    assert name(find_drift(make_case(rise.tolist()))) == [("drift", "job-1")]
-    flat = rise.copy()
-    flat[10:15] = flat[5:10]
-    assert find_drift(make_case(flat.tolist())) == []
-    noisy = rise + 0.2 * np.random.default_rng(0).standard_normal(20)
-    assert find_drift(make_case(noisy.tolist())) == []
-
-
-def test_a_drift_must_rise_above_what_steps_differ_by() -> None:
-    x, turn = np.arange(40) / 39, np.tile([1.0, -1.0], 20)
-    assert find_drift(make_case((1 + 0.1 * x + 0.01 * turn).tolist())) != []
-    assert find_drift(make_case((1 + 0.1 * x + 0.05 * turn).tolist())) == []
-
-
-def test_longer_pauses_are_reported_with_their_number_and_length() -> None:
-    at = dict(zip(range(2, 60, 4), [0.4] * 4 + [0.8] * 3 + [0.4] * 3, strict=False))
-    case = make_case([1.0 + at.get(i, 0.0) for i in range(62)], pauses=at)
-    (found,) = find_longer_pauses(case)
-    assert found.evidence == "3 pauses after steps of 0.80 s on average; before 0.40 s" and found.score == 0.6
-    assert found.lost_gpu_seconds == pytest.approx(3 * 0.4 * HOSTS, rel=0.01)
-    assert (found.start_ns, found.end_ns) == (case.steps["start_ns"][18], case.steps["end_ns"][26])
-
-
-def test_the_rise_of_a_drift_is_between_steps_half_the_observation_apart() -> None:
-    x = np.arange(40) / 39
-    lengths = 1 + 0.1 * x**1.5
-    rise = float(np.median((lengths[20:] - lengths[:20]) / (x[20:] - x[:20])))
-    (found,) = find_drift(make_case(lengths.tolist()))
-    assert found.lost_gpu_seconds == pytest.approx(0.5 * rise * 40 * HOSTS, rel=1e-4)
-
-
-def test_pauses_must_be_longer_by_a_third_most_of_the_time_and_not_always() -> None:
-    def told(pauses: list[float]) -> bool:
-        at = dict(zip(range(2, 60, 4), pauses, strict=False))
-        return bool(find_longer_pauses(make_case([1.0 + at.get(i, 0.0) for i in range(62)], pauses=at)))
-
-    assert told([0.4] * 6 + [0.54] * 3) and not told([0.4] * 6 + [0.5] * 3)
-    assert not told([0.4] * 8 + [0.8])  # one is none
-    assert told([0.4] * 3 + [0.8] * 5)
-    assert told([0.4] * 4 + [0.8, 0.8, 0.4, 0.8]) and not told([0.4] * 4 + [0.8, 0.4, 0.8, 0.4])
-    assert not told([0.4] + [0.8] * 8)
-    assert not told([0.8] * 4 + [0.4] * 4)  # none was shorter before
-
-
-@pytest.mark.parametrize(("steps", "told"), [(10, 0), (13, 1)])
-def test_a_pause_whose_end_was_not_seen_is_not_compared(steps: int, told: int) -> None:
-    at = {2: 0.4, 5: 0.8, 8: 0.8, 9: 0.4}
-    case = make_case([1.0 + at.get(i, 0.0) for i in range(steps)], pauses=at)
-    assert len(find_longer_pauses(case)) == told

@@ -31,9 +31,9 @@ def slow_case(**more: Any) -> Case:
 
 def find(patch: pytest.MonkeyPatch, case: Case, **given: list[Finding]) -> list[tuple[FindingKind, str]]:
     """What is told where the named generators find this, and the others, but for slow steps, nothing."""
-    for generator in ("delays", "hot_expert", "network", "heavy_stages", "hang", "awaited", "longer_pauses"):
+    for generator in ("delays", "network", "heavy_stages", "hang"):
         found = given.get(generator, [])
-        plain = generator in ("hang", "awaited", "longer_pauses")
+        plain = generator == "hang"
         listed = found if plain else [Proposal(finding=f, gain=9.0) for f in found]
         patch.setattr(ranking, f"find_{generator}", lambda *_, listed=listed: listed)
     contended = {"job-1": [Proposal(finding=f, gain=9.0) for f in given.get("contention", [])]}
@@ -49,8 +49,6 @@ HOST = ("slow_compute", "h1")
 def test_slow_steps_are_told_where_no_cause_accounts_for_them(monkeypatch: pytest.MonkeyPatch) -> None:
     assert find(monkeypatch, slow_case()) == [SLOW_STEPS]
     assert find(monkeypatch, slow_case(), delays=[LATE]) == [HOST]
-    assert find(monkeypatch, slow_case(), awaited=[LATE]) == [SLOW_STEPS]
-    assert find(monkeypatch, slow_case(waits_visible=True), awaited=[LATE]) == [HOST]
 
 
 @pytest.mark.parametrize("generator", ["delays", "contention", "network"])
@@ -71,16 +69,11 @@ def test_one_long_step_is_not_told_where_it_may_be_several(monkeypatch: pytest.M
     one = replace(make_case([1.0] * 20 + [3.5] + [1.0] * 10), **blind)  # type: ignore[arg-type]
     assert find(monkeypatch, one) == []
     assert find(monkeypatch, slow_case(**blind), delays=[LATE]) == [SLOW_STEPS]
-    assert find(monkeypatch, slow_case(**blind), awaited=[LATE]) == [SLOW_STEPS]
-    assert find(monkeypatch, slow_case(waits_visible=True, **blind), awaited=[LATE]) == [HOST, SLOW_STEPS]
 
 
 def test_what_costs_next_to_nothing_is_not_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    case, cheap = slow_case(waits_visible=True), make_finding(20, 29, lost=0.1)
+    case, cheap = slow_case(), make_finding(20, 29, lost=0.1)
     assert find(monkeypatch, case, delays=[cheap]) == [SLOW_STEPS]
-    assert find(monkeypatch, case, awaited=[cheap]) == [SLOW_STEPS]
-    assert find(monkeypatch, case, longer_pauses=[cheap]) == [SLOW_STEPS]
-    assert find(monkeypatch, case, longer_pauses=[LATE]) == [HOST, SLOW_STEPS]
 
 
 @pytest.mark.parametrize(("took_ms", "slowly"), [(190, False), (210, True)])
@@ -102,7 +95,7 @@ def test_a_rank_whose_bursts_take_twice_as_long_while_it_is_late_is_held_up_by_w
     assert ranking._sends_slowly(case, late) is slowly
     always = replace(make_finding(0, 14), culprit=culprit("endpoint", named))
     assert not ranking._sends_slowly(case, always)  # nothing is known of how long they take usually
-    told = find(monkeypatch, case, delays=[late], awaited=[])
+    told = find(monkeypatch, case, delays=[late])
     assert told == ([SLOW_STEPS] if slowly else [("slow_compute", named)])
     assert find(monkeypatch, replace(case, bursts=False), delays=[late]) == [("slow_compute", named)]
 
@@ -155,7 +148,6 @@ def test_a_short_stop_is_left_to_what_holds_the_job_up_and_a_long_one_hides_it(m
     )
     monkeypatch.setattr(ranking, "find_delays", lambda *_: [uneven])
     monkeypatch.setattr(ranking, "choose", lambda case, proposals: [p.finding for p in proposals])
-    monkeypatch.setattr(ranking, "find_hot_expert", lambda case: [])
 
     def told(length_s: float) -> list[str]:
         stop = replace(make_finding(29, 29 + length_s), kind="hang")

@@ -12,9 +12,8 @@ import polars as pl
 import pytest
 from test_finding_decisions import make_case, make_finding, make_messages
 
-from prism.observe.findings import contention, stopped
+from prism.observe.findings import contention
 from prism.observe.findings.case import culprit
-from prism.observe.findings.hot_experts import find_hot_expert
 from prism.observe.findings.scoring import PER_STEP, score_delays
 from prism.observe.findings.verdicts import Proposal, _measure_noise, choose, covers, say_surely, weigh
 from prism.observe.findings.windows import Window, find_window, quantile_rows
@@ -150,61 +149,6 @@ def test_two_tenants_gain_by_how_much_one_tells_of_the_other() -> None:
     assert contention._depend((50, 0.5), (50, 0.5)) == pytest.approx(0.0)
     assert contention._depend((50, 1.0), (50, 0.0)) == pytest.approx(100 * math.log(2))
     assert 0 < contention._depend((5, 1.0), (5, 0.0)) < contention._depend((50, 1.0), (50, 0.0))
-
-
-def test_who_owes_the_first_message_stopped_and_who_owes_one_at_the_same_time_is_second() -> None:
-    due = pl.DataFrame({"src": [0, 1, 2], "dst": [1, 2, 3], "due": [1.0, 1.5, 90.0], "owed": [True, True, True]})
-    stands: Any = SimpleNamespace(due=due, behind={})
-    free = pl.DataFrame({"src": [0, 2], "first": [1.0, 90.0]})
-    odds = stopped._weigh_hosts(CASE, stands, free, 10.0)
-    assert odds["h0"] > 0.99 and odds["h2"] < 0.01
-    close = pl.DataFrame({"src": [0, 3], "first": [1.0, 2.0]})
-    odds = stopped._weigh_hosts(CASE, stands, close, 10.0)
-    assert odds["h0"] > 0.5 and odds["h3"] > 0.1
-    assert sum(odds.values()) == pytest.approx(1.0)
-
-
-def make_experts(hot: float, *, hosts: int = 3) -> Any:
-    """Tokens go from every rank to every other and come back 5 ms later; rank 1 is sent `hot` times as many."""
-    rows, sent = [], []
-    for a in range(hosts):
-        for b in range(hosts):
-            for back, at in ((False, 0), (True, 5)):
-                src, dst = (b, a) if back else (a, b)
-                if a == b:
-                    continue
-                size = 1e6 * (hot if b == 1 else 1.0) * (1 + 0.01 * len(rows) / 12)
-                stream = len(rows)
-                rows.append((stream, src, dst, "ep", "routed", size, STEPS, size / 10))
-                sent += [(stream, src, dst, s, s * S + at * 1_000_000) for s in range(STEPS)]
-    streams = pl.DataFrame(
-        rows, schema=["stream", "src", "dst", "kind", "role", "bytes", "num", "duration_ns"], orient="row"
-    )
-    steps = pl.DataFrame({"start_ns": [s * S for s in range(STEPS)]})
-    messages = pl.DataFrame(sent, schema=["stream", "src", "dst", "step", "start_ns"], orient="row")
-    return SimpleNamespace(
-        streams=streams, steps=steps, messages=messages, hosts=[f"h{i}" for i in range(hosts)],
-        name_worker=lambda members: culprit("endpoint", str(members[0])), finding=lambda *args, **more: (args, more),
-    )  # fmt: skip
-
-
-@pytest.mark.parametrize("hosts", [2, 3])
-def test_the_rank_that_is_sent_far_more_tokens_is_hot(hosts: int) -> None:
-    case = make_experts(2.0, hosts=max(hosts, 3))
-    if hosts == 2:  # Only two of them exchange far more: which is hot shows by who is sent to first.
-        large = (pl.col("bytes") < 1.5e6) | (pl.col("src").is_in([0, 1]) & pl.col("dst").is_in([0, 1]))
-        case.streams = case.streams.filter(large)
-    (proposed,) = find_hot_expert(case)
-    args, _ = proposed.finding  # type: ignore[misc]
-    assert args[:2] == ("load_imbalance", culprit("endpoint", "1"))
-    assert proposed.gain > 0
-
-
-def test_loads_that_differ_a_little_and_two_hot_ranks_are_nobodys_trouble() -> None:
-    assert find_hot_expert(make_experts(1.2)) == []
-    both = make_experts(2.0)
-    both.streams = both.streams.with_columns(bytes=pl.when(pl.col("dst") == 2).then(2e6).otherwise("bytes"))
-    assert find_hot_expert(both) == []
 
 
 def test_from_when_to_when_tenants_meet_costs_its_choice() -> None:

@@ -33,13 +33,15 @@ class Shot:
 
 
 SHOTS = (
-    Shot("cluster", "/"),
+    Shot("now", "/"),
+    Shot("cluster", "/cluster"),
     Shot("job", "/job?key=report~job-1"),
     Shot("failures", "/failures"),
     Shot("evaluation", "/evaluation"),
     Shot("datacenter", "/datacenter"),
     Shot("job-dark", "/job?key=report~job-1&expected=report%2Fcluster~job-1", dark=True),
-    Shot("cluster-narrow", "/", width=390),
+    Shot("cluster-narrow", "/cluster", width=390),
+    Shot("now-narrow", "/", width=390),
 )
 
 

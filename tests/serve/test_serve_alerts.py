@@ -4,40 +4,66 @@ from __future__ import annotations
 
 import contextlib
 import json
-import math
 import shutil
 import socket
 import subprocess
 import threading
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from ipaddress import ip_network
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import httpx
 import pytest
+from served_folder import make_diagnosis
 from starlette.testclient import TestClient
 
 from prism.errors import BadFileError
-from prism.serve.alerts import AlertConfig, Alerter, Channel, decide_alerts, read_alerts, write_body
+from prism.incidents import AlertConfig, Channel, Incident, IncidentStore, read_alerts
+from prism.incidents.events import Keep
+from prism.records.findings import label_alert
+from prism.serve.folder import Folder
 from prism.serve.history import HistoryConfig
-from prism.serve.history.notes import Silence
-from prism.serve.shapes.jobs import FindingRow
+from prism.serve.history.notes import Notes
+from prism.serve.incidents import KeptIncidents
+from prism.serve.library import Library, LookConfig
 from prism.serve.tokens import Token, digest_of, read_tokens
 from prism.serve.web.app import AppConfig, create_app
 from prism.serve.web.guard import GuardConfig
+from prism.serve.witnesses import Witnesses
 
-ROW = FindingRow(
-    job_key="watch~job-1", job="job-1", place="watch", kind="hang", culprit_type="host", culprit="node-3",
-    origin_ns="1780000000000000000", from_ns=5_000_000_000, to_ns=15_000_000_000, lost_gpu_seconds=100.0, score=0.9,
-    evidence="silent <for> 10 s",
-)  # fmt: skip
+NOW_NS = time.time_ns()
+S = 10**9
 
 
-NOW_S = 1_780_000_020.0  # seconds after the end of ROW
+def write_state(folder: Path, *, over: bool = False, cost: float = 100.0, age_s: float = 30.0) -> None:
+    """What a watch saves that follows one hang of node-3."""
+    end_ns = NOW_NS - int(age_s * S)
+    finding = {
+        "id": "finding-1", "kind": "hang", "job": "job-1", "culprit_type": "host", "culprit": "node-3",
+        "start_ns": end_ns - 10 * S, "end_ns": end_ns, "cost": cost, "told_cost": cost, "sightings": 2, "look": 2,
+        "unseen": 0, "resolved": over, "score": 0.9, "evidence": "silent <for> 10 s", "well": "steps again" if over else "",
+    }  # fmt: skip
+    job = {"endpoints": ["10.0.0.1"], "first_seen_ns": end_ns - 60 * S, "last_seen_ns": end_ns, "step_s": 1.0}
+    document = {"schema": "prism.watch-state/1", "jobs": {"job-1": job}, "findings": [finding]}
+    (folder / "watch").mkdir(exist_ok=True)
+    (folder / "watch" / "state.json").write_text(json.dumps(document))
+
+
+class Round:
+    """A folder that is looked at when the test says so."""
+
+    def __init__(self, folder: Path, state: Path | None, alerts: AlertConfig) -> None:
+        self.library, self.notes = Library(Folder(folder), LookConfig(settle_s=0.0)), Notes(state)
+        self.incidents = KeptIncidents(alerts, state)
+
+    def look(self) -> list[str]:
+        self.incidents.tend(self.library.refresh(), self.notes)
+        self.incidents.desk.teller.sender.drain(60)
+        return [one.state for one in self.incidents.list()]
 
 
 @pytest.fixture
@@ -62,58 +88,107 @@ def receiver() -> Iterator[tuple[str, list[Any]]]:
     server.server_close()
 
 
-def test_a_finding_is_reported_once_and_its_end_once() -> None:
-    config = AlertConfig(public_url="https://prism.example.com/")
-    firing, told = decide_alerts({}, [ROW], [], config)
-    assert [alert.status for alert in told] == ["firing"]
-    grown = replace(ROW, to_ns=20_000_000_000, lost_gpu_seconds=200.0)
-    firing, told = decide_alerts(firing, [grown], [], config)
-    assert told == []
-    firing, told = decide_alerts(firing, [], [], config)
-    assert [alert.status for alert in told] == ["resolved"] and firing == {}
+def hook(url: str) -> AlertConfig:
+    return AlertConfig(channels=(Channel(name="hook", type="webhook", url=url),), public_url="https://p/")
 
 
-def test_what_lay_in_a_file_that_is_damaged_is_not_over() -> None:
-    firing, _ = decide_alerts({}, [ROW], [], AlertConfig())
-    still, told = decide_alerts(firing, [], [], AlertConfig(), lost={"watch"})
-    assert told == [] and still == firing
-    assert [alert.status for alert in decide_alerts(still, [], [], AlertConfig(), lost={"other"})[1]] == ["resolved"]
-
-
-def test_a_finding_of_last_year_calls_nobody_and_one_of_this_hour_does() -> None:
-    ended_ns = int(ROW.origin_ns) + ROW.to_ns
-    for later_ns, number in ((400 * 86_400 * 10**9, 0), (3_600 * 10**9, 1)):
-        assert len(decide_alerts({}, [ROW], [], AlertConfig(), ended_ns + later_ns)[1]) == number
-
-
-def test_an_alert_waits_for_a_receiver_that_is_down_and_comes_before_its_end(
+def test_a_finding_is_told_once_and_its_end_once_with_what_shows_it(
     tmp_path: Path, receiver: tuple[str, list[Any]]
 ) -> None:
     url, got = receiver
-    down = AlertConfig(channels=(Channel(name="hook", type="webhook", url="http://127.0.0.1:9"),), timeout_s=0.5)
-    Alerter(down, tmp_path, clock=lambda: NOW_S).look([ROW], [])
-    up = AlertConfig(channels=(Channel(name="hook", type="webhook", url=url),))
-    again = Alerter(up, tmp_path, clock=lambda: NOW_S + 30)  # after a restart as well
-    again.look([], [])
-    assert [body["status"] for _, body in got] == ["firing", "resolved"]
-    again.look([], [])
-    assert len(got) == 2
+    write_state(tmp_path)
+    one = Round(tmp_path, tmp_path / "state", hook(url))
+    assert one.look() == one.look() == ["open"]
+    write_state(tmp_path, cost=120.0, age_s=25.0)
+    assert one.look() == ["open"]
+    write_state(tmp_path, over=True, age_s=25.0)
+    assert one.look() == ["resolved"]
+    bodies = [body for _, body in got]
+    assert [body["status"] for body in bodies] == ["opened", "resolved"]
+    assert bodies[0]["hosts"] == ["node-3"] and bodies[0]["action"] and bodies[0]["since"] and bodies[0]["cost"]
+    assert bodies[0]["link"] == "https://p/incident?id=i-1" and bodies[1]["why_state"] == "steps again"
+    one.incidents.close()
 
 
-def test_an_alert_links_to_its_very_seconds() -> None:
-    _, (alert,) = decide_alerts({}, [ROW], [], AlertConfig(public_url="https://prism.example.com/"))
-    assert alert.link == (
-        "https://prism.example.com/job?key=watch~job-1&from=1780000004000000000&to=1780000016000000000"
-    )
+def test_a_file_that_is_damaged_resolves_nothing_and_is_told_itself(
+    tmp_path: Path, receiver: tuple[str, list[Any]]
+) -> None:
+    url, got = receiver
+    write_state(tmp_path)
+    one = Round(tmp_path, tmp_path / "state", hook(url))
+    one.look()
+    (tmp_path / "watch" / "state.json").write_text("{")
+    assert one.look() == ["lost", "open"]
+    write_state(tmp_path)
+    assert one.look() == ["open", "resolved"]
+    assert [(body["status"], body["kind"]) for _, body in got] == [
+        ("opened", "hang"), ("opened", "source_lost"), ("resolved", "source_lost")]  # fmt: skip
+    one.incidents.close()
 
 
-def test_a_silence_holds_back_what_it_names_and_nothing_else() -> None:
-    def told(**names: str) -> int:
-        return len(decide_alerts({}, [ROW], [Silence(id="s", until_ns=1, **names)], AlertConfig())[1])
+def test_a_file_that_goes_says_so_and_no_other_incident_fires_on_for_it(tmp_path: Path) -> None:
+    write_state(tmp_path)
+    (tmp_path / "watch" / "note.json").write_text('{"schema": "prism.goodput/1", "gpu_hours": 1.0, "goodput": 0.9}')
+    one = Round(tmp_path, None, AlertConfig())
+    one.look()
+    (tmp_path / "watch" / "note.json").unlink()
+    write_state(tmp_path, over=True)
+    assert one.look()[0] == "resolved"
+    one.incidents.close()
 
-    assert told(job="job-1") == told(kind="hang") == told(culprit="node-3") == told() == 0
-    assert told(job="job-2") == told(culprit="node-3", kind="slow_link") == 1
-    assert len(decide_alerts({}, [ROW], [], AlertConfig(least_lost_gpu_s=101))[1]) == 0
+
+def test_a_folder_of_last_year_calls_nobody(tmp_path: Path, receiver: tuple[str, list[Any]]) -> None:
+    url, got = receiver
+    write_state(tmp_path, age_s=400 * 86_400)
+    one = Round(tmp_path, tmp_path / "state", hook(url))
+    assert one.look() == ["expired"] and got == []
+    one.incidents.close()
+
+
+def test_a_message_waits_for_a_receiver_that_is_down_and_comes_before_its_end(
+    tmp_path: Path, receiver: tuple[str, list[Any]]
+) -> None:
+    url, got = receiver
+    write_state(tmp_path)
+    down = Round(tmp_path, tmp_path / "state", hook("http://127.0.0.1:9"))
+    down.incidents.tend(down.library.refresh(), down.notes)
+    down.incidents.close()
+    write_state(tmp_path, over=True)
+    again = Round(tmp_path, tmp_path / "state", hook(url))  # after a restart as well
+    again.look()
+    assert [body["status"] for _, body in got] == ["opened", "resolved"]
+    again.look()
+    again.incidents.close()
+    third = Round(tmp_path, tmp_path / "state", hook(url))
+    third.look()
+    assert len(got) == 2, "told before the restart"
+    third.incidents.close()
+
+
+def test_what_was_decided_before_a_crash_is_told_after_it(tmp_path: Path, receiver: tuple[str, list[Any]]) -> None:
+    url, got = receiver
+    write_state(tmp_path)
+    one = Round(tmp_path, tmp_path / "state", AlertConfig())
+    actions = one.incidents.desk.book.handle(next(iter(Witnesses().compare(one.library.refresh(), NOW_NS))))
+    one.incidents.desk.store.save(action.incident for action in actions if isinstance(action, Keep))
+    one.incidents.close()  # as after kill -9 between the decision and the message
+    again = Round(tmp_path, tmp_path / "state", hook(url))
+    again.look()
+    assert [body["status"] for _, body in got] == ["opened"]
+    again.incidents.close()
+
+
+def test_incidents_go_on_in_memory_on_a_full_disk_and_say_so(tmp_path: Path) -> None:
+    write_state(tmp_path)
+    one = Round(tmp_path, tmp_path / "state", AlertConfig())
+    disk = one.incidents.desk.store._disk
+    disk.execute(f"PRAGMA max_page_count = {disk.execute('PRAGMA page_count').fetchone()[0]}")
+    with patch.object(Incident, "to_json", lambda self: {"long": "x" * 100_000}):
+        assert one.look() == ["open"] and "memory" in one.incidents.trouble
+    disk.execute("PRAGMA max_page_count = 1000000")
+    one.look()
+    assert one.incidents.trouble == ""
+    one.incidents.close()
 
 
 def test_every_channel_gets_a_message_in_its_own_format(tmp_path: Path, receiver: tuple[str, list[Any]]) -> None:
@@ -122,19 +197,30 @@ def test_every_channel_gets_a_message_in_its_own_format(tmp_path: Path, receiver
         Channel(name="hook", type="webhook", url=f"{url}/hook"),
         Channel(name="chat", type="slack", url=f"{url}/chat"),
         Channel(name="am", type="alertmanager", url=url),
+        Channel(name="pager", type="pagerduty", url=f"{url}/pager", key="K"),
+        Channel(name="other", type="webhook", url=f"{url}/other", owner="training"),
     )
-    alerter = Alerter(AlertConfig(channels=channels, public_url="https://p"), tmp_path, clock=lambda: NOW_S)
-    alerter.look([ROW], [])
+    write_state(tmp_path)
+    one = Round(tmp_path, tmp_path / "state", AlertConfig(channels=channels, public_url="https://p", price=2.0))
+    one.look()
     bodies = dict(got)
-    assert bodies["/hook"]["status"] == "firing" and bodies["/hook"]["link"].startswith("https://p/job?key=")
-    assert "&lt;for&gt;" in bodies["/chat"]["text"] and "<https://p/job?key=" in bodies["/chat"]["text"]
+    assert bodies["/hook"]["status"] == "opened" and "$" in bodies["/hook"]["cost"]
+    text = bodies["/chat"]["text"]
+    assert "&lt;for&gt;" in text and "<https://p/incident?id=i-1|" in text and "*Do:*" in text and "node-3" in text
     (raised,) = bodies["/api/v2/alerts"]
-    assert raised["labels"]["culprit"] == "node-3" and raised["generatorURL"].startswith("https://p/job?")
+    assert raised["labels"]["culprit"] == "node-3" and raised["generatorURL"].startswith("https://p/incident?")
+    assert raised["labels"] == {**label_alert("hang", "job-1", "host", "node-3"), "severity": "page",
+                                "owner": "infrastructure"}  # fmt: skip
+    pager = bodies["/pager"]
+    assert (pager["event_action"], pager["routing_key"], pager["payload"]["severity"]) == ("trigger", "K", "critical")
+    assert {"summary", "source", "severity", "timestamp"} <= pager["payload"].keys() and "/other" not in bodies
     got.clear()
-    assert (
-        Alerter(AlertConfig(channels=channels[:1]), tmp_path, clock=lambda: NOW_S).look([ROW], []) == []
-    )  # told before the restart
-    assert got == []
+    write_state(tmp_path, over=True)
+    one.look()
+    ends = dict(got)
+    assert ends["/pager"]["event_action"] == "resolve" and ends["/pager"]["dedup_key"] == pager["dedup_key"]
+    assert ends["/api/v2/alerts"][0]["endsAt"] < raised["endsAt"]
+    one.incidents.close()
 
 
 def test_a_test_button_shows_whether_the_message_arrived_and_no_page_holds_the_address(
@@ -158,9 +244,7 @@ def test_a_test_button_shows_whether_the_message_arrived_and_no_page_holds_the_a
         assert good.json()["last_ok"] is True and got[0][1]["status"] == "test"
         assert bad.json()["last_ok"] is False and bad.json()["last_why"] == "answered 500"
         assert client.post("/api/alerts/test", json={"channel": "no"}, **ask).status_code == 404
-        silence = client.post("/api/silences", json={"until_ns": 4 * 10**18, "job": "job-1"}, **ask)
         listed = client.get("/api/alerts")
-        assert [row["id"] for row in listed.json()["silences"]] == [silence.json()["id"]]
         for answer in (good, bad, listed, client.get("/api/overview"), client.get("/metrics")):
             assert "SECRET" not in answer.text
     assert "SECRET" not in repr(channels)
@@ -179,14 +263,6 @@ def test_a_wrong_file_of_channels_is_named(tmp_path: Path) -> None:
             read_alerts(path)
     path.write_text("public_url: https://p\nchannels: [{name: a, type: alertmanager, url: 'http://am:9093'}]")
     assert read_alerts(path).channels[0].type == "alertmanager"
-
-
-def test_alertmanager_is_told_the_end_of_an_alert() -> None:
-    _, (alert,) = decide_alerts({}, [ROW], [], AlertConfig())
-    now_s = 1_780_000_100.0
-    (over,) = write_body(replace(alert, status="resolved"), "alertmanager", now_s, 300.0)
-    (firing,) = write_body(alert, "alertmanager", now_s, 300.0)
-    assert over["endsAt"] < firing["endsAt"] and over["labels"] == firing["labels"]
 
 
 def test_tokens_have_scopes_and_an_end(tmp_path: Path) -> None:
@@ -258,19 +334,20 @@ def test_a_real_alertmanager_takes_an_alert_lists_its_link_and_sees_its_end(tmp_
     manager = subprocess.Popen(command, stderr=subprocess.DEVNULL)
     try:
         wait_until(lambda: httpx.get(f"{url}/-/ready", timeout=60).status_code == 200)
-        channel = Channel(name="am", type="alertmanager", url=url)
-        config = AlertConfig(channels=(channel,), public_url="https://prism.example.com", oldest_s=math.inf)
-        alerter = Alerter(config, tmp_path / "state")  # by the real clock, which Alertmanager compares with
-
-        alerter.look([ROW], [])
-        assert alerter.deliveries["am"].ok, alerter.deliveries["am"].why
+        config = AlertConfig(
+            channels=(Channel(name="am", type="alertmanager", url=url),), public_url="https://prism.example.com"
+        )
+        write_state(tmp_path)
+        one = Round(tmp_path, tmp_path / "state", config)
+        one.look()
+        assert one.incidents.deliveries()["am"].ok, one.incidents.deliveries()["am"].why
         (alert,) = httpx.get(f"{url}/api/v2/alerts", timeout=600).json()
         assert alert["labels"]["prism_job"] == "job-1" and alert["status"]["state"] == "active"
-        assert alert["generatorURL"] == (
-            "https://prism.example.com/job?key=watch~job-1&from=1780000004000000000&to=1780000016000000000"
-        )
-        alerter.look([], [])
+        assert alert["generatorURL"] == "https://prism.example.com/incident?id=i-1"
+        write_state(tmp_path, over=True)
+        one.look()
         wait_until(lambda: httpx.get(f"{url}/api/v2/alerts", timeout=60).json() == [])
+        one.incidents.close()
     finally:
         manager.terminate()
         manager.wait(600)
@@ -285,3 +362,17 @@ def wait_until(condition: Callable[[], bool], seconds: float = 600.0) -> None:
                 return
         time.sleep(0.1)
     raise AssertionError(f"not within {seconds:g} s")
+
+
+def test_a_source_with_tables_is_compared_too_and_a_round_that_fails_is_made_up_for(tmp_path: Path) -> None:
+    write_state(tmp_path)
+    (tmp_path / "watch" / "topology.csv").write_text("address,host,rail,switch\n10.0.0.1,node-3,0,s1\n")
+    make_diagnosis(tmp_path / "report", "slow-gpu-64")
+    one = Round(tmp_path, None, AlertConfig())
+    with patch.object(IncidentStore, "save", side_effect=ZeroDivisionError), pytest.raises(ZeroDivisionError):
+        one.look()
+    one.look()
+    write_state(tmp_path, cost=200.0, age_s=20.0)
+    states = one.look()
+    assert "open" in states, "both are seen, over several looks"
+    one.incidents.close()

@@ -17,7 +17,7 @@ from small_folder import make_small_folder
 
 pytest.importorskip("selenium", reason="needs selenium")
 PAGES = (
-    "/", "/live", "/live?wall=1", "/job?key=report~job-1", "/failures", "/evaluation", "/datacenter", "/reports?path=investigation.json",
+    "/", "/?wall=1", "/cluster", "/hours", "/incident?id=i-1", "/job?key=report~job-1", "/failures", "/evaluation", "/datacenter", "/reports?path=investigation.json",
     "/reports?path=comparison.json", "/reports?path=prediction.json", "/reports?path=goodput.json", "/reports?path=advice.json",
     "/reports?path=replay.json", "/reports?path=placement.json", "/reports?path=placement-choice.json", "/history", "/history?q=node", "/api",
 )  # fmt: skip

@@ -1,4 +1,4 @@
-"""In a real browser: the Live and History pages, alerts and silences, the wall, a range dragged on the timeline, a tap."""
+"""In a real browser: the front page and the History, channels, the wall, a range dragged on the timeline, a tap."""
 
 from __future__ import annotations
 
@@ -77,38 +77,54 @@ def click(browser: Any, text: str) -> None:
     browser.execute_script(script, text)
 
 
-def test_live_shows_jobs_the_feed_risks_and_queues(browser: Any, service: RunningService, folder: Path) -> None:
-    open_page(browser, f"{service.address}/live")
-    shown = text_of(browser)
-    assert "told" in shown and "slow link" in shown and "gpu-1" in shown and "first-come" in shown
-    link = browser.execute_script("return document.querySelector('.feed a').href")
-    assert "from=1779999999000000000" in link and "to=1780000011000000000" in link, "to the very seconds"
-    line = json.loads((folder / "watch" / "findings.jsonl").read_text().splitlines()[0])
-    with (folder / "watch" / "findings.jsonl").open("a") as file:
-        file.write(json.dumps({**line, "update": True, "lost_gpu_seconds": 77.0}) + "\n")
-        file.write(json.dumps({**line, "status": "resolved"}) + "\n")
-    wait_for("the new lines", lambda: "updated" in text_of(browser) and "resolved" in text_of(browser), 600)
-    events = browser.execute_script("return [...document.querySelectorAll('.feed .badge')].map((n) => n.textContent)")
-    assert sorted(events) == ["resolved", "told", "updated"]
+def test_the_front_page_follows_an_incident_from_its_report_to_its_end(
+    browser: Any, service: RunningService, folder: Path
+) -> None:
+    open_page(browser, f"{service.address}/")
+    wait_for("the incident", lambda: "carries transfers more slowly" in text_of(browser), 600)
+    assert "look at its cable" in text_of(browser), "what to do"
+    open_page(browser, f"{service.address}/incident?id={incident_of(browser, service, 'slow_link')}")
+    link = browser.execute_script("return document.querySelector('.evidence a').href")
+    assert "/job?key=watch" in link and "from=1779999999000000000" in link, "to the very seconds"
 
 
-def test_an_alert_is_tried_and_silenced_and_no_page_holds_its_address(
+def test_an_incident_is_taken_up_by_one_key_and_closed(browser: Any, service: RunningService) -> None:
+    from selenium.webdriver.common.by import By
+
+    open_page(browser, f"{service.address}/")
+    wait_for(
+        "an incident", lambda: browser.execute_script("return document.querySelectorAll('.sick > li').length"), 600
+    )
+    first = browser.execute_script("return document.querySelector('.sick > li').dataset.id")
+    body = browser.find_element(By.TAG_NAME, "body")
+    body.send_keys("j")
+    assert browser.execute_script("return document.activeElement.dataset.id") == first
+    browser.switch_to.active_element.send_keys("a")
+    wait_for("who took it up", lambda: "taken up by" in text_of(browser), 600)
+    open_page(browser, f"{service.address}/incident?id={first}")
+    click(browser, "It is over")
+    wait_for("its end", lambda: "closed by" in text_of(browser), 600)
+
+
+def test_a_channel_is_tried_and_no_page_holds_its_address(
     browser: Any, service: RunningService, receiver: tuple[str, list[Any]]
 ) -> None:
-    open_page(browser, f"{service.address}/live")
+    open_page(browser, f"{service.address}/")
     click(browser, "Test")
     wait_for("the answer", lambda: "the test was taken" in text_of(browser))
     assert any(body["status"] == "test" for body in receiver[1])
-    browser.execute_script("document.querySelector('input[name=job]').value = 'job-9'")
-    click(browser, "Silence")
-    wait_for("the silence", lambda: "job job-9 until" in text_of(browser))
-    click(browser, "End")
-    wait_for("its end", lambda: "No silence is active" in text_of(browser))
     assert "SECRET" not in browser.page_source
 
 
+def incident_of(browser: Any, service: RunningService, kind: str) -> str:
+    import httpx
+
+    found = httpx.get(f"{service.address}/api/incidents", timeout=600).json()
+    return next(one["id"] for one in found["now"] if one["kind"] == kind)
+
+
 def test_the_wall_has_neither_menus_nor_forms(browser: Any, service: RunningService) -> None:
-    open_page(browser, f"{service.address}/live?wall=1")
+    open_page(browser, f"{service.address}/?wall=1")
     seen = "return ['#nav', '#foot', 'form'].map((s) => document.querySelector(s)?.offsetHeight || 0)"
     assert browser.execute_script(seen) == [0, 0, 0]
     big = "return parseFloat(getComputedStyle(document.querySelector('.tile b')).fontSize)"
@@ -186,7 +202,7 @@ def test_a_tap_shows_the_spans_under_the_finger(browser: Any, service: RunningSe
     assert "hang" in wait_for("the tip", lambda: browser.execute_script(tip))
 
 
-@pytest.mark.parametrize("page", ["/live", "/history", "/reports"])
+@pytest.mark.parametrize("page", ["/", "/history", "/reports", "/hours", "/cluster"])
 def test_nothing_sticks_out_on_a_phone(browser: Any, service: RunningService, page: str) -> None:
     set_screen(browser, 390, 844)
     try:

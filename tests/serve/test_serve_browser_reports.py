@@ -78,20 +78,11 @@ def test_an_investigation_is_shown_as_sure_as_it_is(browser: Any, service: Runni
     assert f"{100 * sure:.0f} %" in read_page(browser, service, "/reports?path=investigation.json")
 
 
-def test_risks_and_queues_of_the_newest_documents_are_on_the_live_page(
-    browser: Any, service: RunningService, printed: Path
-) -> None:
-    text = read_page(browser, service, "/live")
-    risks = json.loads((printed / "prediction.json").read_text())["risks"]
-    policies = json.loads((printed / "placement.json").read_text())["policies"]
-    assert risks[0]["id"] in text and all(policy in text for policy in policies)
-
-
 def test_lost_time_is_money_where_a_price_is_given(browser: Any, service: RunningService) -> None:
     import httpx
 
     lost_s = httpx.get(f"{service.address}/api/cluster", timeout=600).json()["counts"]["lost_gpu_seconds"]
     money = f"€{lost_s / 3600 * 2.5:.2g}"
-    for page in ("/", "/live", "/job?key=report~job-1", "/history"):
+    for page in ("/cluster", "/job?key=report~job-1", "/history"):
         assert money in read_page(browser, service, page), (page, money)
     assert "€3\nfor what did not train" in read_page(browser, service, "/reports?path=goodput.json")

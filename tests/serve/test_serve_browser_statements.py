@@ -68,7 +68,7 @@ def column_of(browser: Any, table: str, column: str) -> list[str]:
 def test_three_looks_and_a_watch_are_five_jobs_and_the_tiles_add_up_to_their_tables(
     browser: Any, service: RunningService
 ) -> None:
-    open_page(browser, f"{service.address}/")
+    open_page(browser, f"{service.address}/cluster")
     tiles = tiles_of(browser)
     jobs = column_of(browser, "Jobs", "job")
     assert sorted(jobs) == ["job-1", "job-1", "job-2", "job-3", "job-4", "runs/pretrain"]
@@ -132,7 +132,7 @@ def test_files_that_are_not_looked_at_are_reported(browser: Any, folder: Path) -
         assert "Only the first 4 files of the folder are looked at" in text_of(browser, "body")
 
 
-@pytest.mark.parametrize("page", ["/", "/live", "/failures", "/evaluation", "/history", "/job?key=look-2~job-1"])
+@pytest.mark.parametrize("page", ["/", "/cluster", "/failures", "/evaluation", "/history", "/job?key=look-2~job-1"])
 def test_a_page_is_small_and_fetches_every_document_once(browser: Any, service: RunningService, page: str) -> None:
     script = """
     const all = [...performance.getEntriesByType("navigation"), ...performance.getEntriesByType("resource")];
@@ -180,7 +180,7 @@ def run_other_site(link: str) -> Iterator[str]:
 
 
 def test_a_link_from_another_site_finds_its_reader_logged_in(browser: Any, folder: Path) -> None:
-    with run_service(folder, "--token", TOKEN) as running, run_other_site(f"{running.address}/live") as elsewhere:
+    with run_service(folder, "--token", TOKEN) as running, run_other_site(f"{running.address}/cluster") as elsewhere:
         follow = "document.getElementById('link').click()"
         browser.get(elsewhere)
         browser.execute_script(follow)
@@ -188,11 +188,11 @@ def test_a_link_from_another_site_finds_its_reader_logged_in(browser: Any, folde
         assert "token_needed" not in text_of(browser, "body"), "people see a page, not JSON"
         browser.execute_script("document.querySelector('#token').value = arguments[0]", TOKEN)
         browser.execute_script("document.querySelector('.login button').click()")
-        wait_for("the page", lambda: "Live" in text_of(browser, "h1"))
+        wait_for("the page", lambda: "Cluster" in text_of(browser, "h1"))
         assert TOKEN not in browser.current_url
         browser.get(elsewhere)
         browser.execute_script(follow)
-        wait_for("the page, logged in", lambda: "Live" in text_of(browser, "h1"))
+        wait_for("the page, logged in", lambda: "Cluster" in text_of(browser, "h1"))
         browser.delete_all_cookies()
 
 
@@ -204,11 +204,11 @@ def test_no_table_is_cut_at_any_width(browser: Any, service: RunningService, wid
     """
     set_screen(browser, width, HEIGHT)
     try:
-        for page in ("/", "/failures", "/evaluation", "/history"):
+        for page in ("/", "/cluster", "/failures", "/evaluation", "/history"):
             open_page(browser, service.address + page)
             # The page learns of its tables' widths from an observer, which comes after the layout.
             wait_for(f"tables of {page}", lambda: all(said for _, said in browser.execute_script(script)), 600)
-            if page == "/" or width < 560:
+            if page == "/cluster" or width < 560:
                 assert not browser.execute_script(script), page
             assert browser.execute_script("return document.documentElement.scrollWidth") <= width
     finally:
@@ -218,7 +218,7 @@ def test_no_table_is_cut_at_any_width(browser: Any, service: RunningService, wid
 def test_columns_that_have_no_room_come_back_by_a_button(browser: Any, service: RunningService) -> None:
     set_screen(browser, 1000, HEIGHT)
     try:
-        open_page(browser, f"{service.address}/")
+        open_page(browser, f"{service.address}/cluster")
         assert not column_of(browser, "Jobs", "from") and column_of(browser, "Jobs", "what is wrong")
         script = "[...document.querySelectorAll('button')].find((b) => b.textContent.startsWith(arguments[0])).click()"
         browser.execute_script(script, "Show ")

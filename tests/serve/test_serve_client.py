@@ -20,13 +20,13 @@ from prism.serve.web.guard import GuardConfig
 
 SCRIPT = Path(__file__).parents[2] / "scripts" / "write_serve_client.py"
 ASKED: dict[str, dict[str, Any]] = {
-    "version": {}, "overview": {}, "jobs": {"limit": 1}, "findings": {}, "cluster": {}, "live": {}, "failures": {},
+    "version": {}, "overview": {}, "jobs": {"limit": 1}, "findings": {}, "cluster": {}, "incidents": {}, "hours": {}, "incident": {"id": "i-1"}, "failures": {},
     "evaluations": {}, "datacenter": {}, "reports": {}, "job": {"key": "report~job-1"},
     "verdict": {"id": "runs/pretrain~3"}, "run": {"key": "runs/pretrain~run"},
     "evaluation": {"key": "evaluation~trials"}, "printed": {"path": "goodput.json"},
     "timeline": {"key": "report~job-1", "width": 64, "num_rows": 8}, "spans": {"key": "report~job-1", "rank": 0},
     "breakdown": {"key": "report~job-1"}, "history": {"limit": 5}, "history_jobs": {}, "search": {"q": "node"},
-    "host": {"name": "node-2"}, "feed": {}, "annotations": {}, "alerts": {},
+    "host": {"name": "node-2"}, "annotations": {}, "alerts": {},
 }  # fmt: skip
 
 

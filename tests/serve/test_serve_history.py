@@ -274,18 +274,3 @@ def test_only_our_own_pages_write_and_not_without_end(keeper: TestClient, tmp_pa
         assert reader.post("/api/annotations", json=body, headers=WRITE).status_code == 405  # no state folder there
     codes = {keeper.post("/api/annotations", json=body, headers=WRITE).status_code for _ in range(30)}
     assert codes == {200, 429}
-
-
-def test_the_feed_lists_findings_that_are_new_updated_and_resolved(tmp_path: Path) -> None:
-    lines = []
-    for number, (update, status) in enumerate(((False, "firing"), (True, "firing"), (False, "resolved"))):
-        lines.append({
-            "kind": "slow_link", "job": "job-1", "culprit": {"type": "link", "id": "a>b"}, "start_ns": START_NS,
-            "end_ns": START_NS + number, "lost_gpu_seconds": 1.0, "score": 0.9, "evidence": "slow", "id": "f-1",
-            "update": update, "status": status, "reported_ns": START_NS + number,
-        })  # fmt: skip
-    (tmp_path / "findings.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
-    with TestClient(create_app(AppConfig(folder=tmp_path)), base_url="http://127.0.0.1") as client:
-        feed = client.get("/api/feed").json()
-        assert [row["event"] for row in feed["events"]] == ["resolved", "updated", "told"] and feed["total"] == 3
-        assert [row["event"] for row in client.get("/api/feed?offset=1&limit=1").json()["events"]] == ["updated"]

@@ -13,15 +13,15 @@ from prism.serve.web.descriptions import FIELDS, PARAMETERS, list_fields
 schemathesis = pytest.importorskip("schemathesis", reason="needs schemathesis")
 
 PATHS = (
-    "/api/version", "/api/overview", "/api/jobs", "/api/findings", "/api/cluster", "/api/live", "/api/failures",
+    "/api/version", "/api/overview", "/api/jobs", "/api/findings", "/api/cluster", "/api/incidents", "/api/hours", "/api/failures",
     "/api/evaluations",
     "/api/datacenter", "/api/job", "/api/verdict", "/api/run", "/api/evaluation", "/api/timeline", "/api/spans",
     "/api/breakdown", "/api/trace", "/api/report", "/api/reports", "/api/printed",
-    "/api/history", "/api/history/jobs", "/api/difference", "/api/search", "/api/host", "/api/feed",
+    "/api/history", "/api/history/jobs", "/api/difference", "/api/search", "/api/host", "/api/incident",
     "/api/annotations", "/api/alerts", "/metrics", "/healthz",
 )  # fmt: skip
 STREAM = "/api/events"  # it lasts, and is tried in a browser
-WRITING = ("/api/silences", "/api/alerts/test")  # nothing to get there
+WRITING = ("/api/alerts/test",)  # nothing to get there
 KEYS = ("report~job-1", "report/cluster~job-1", "emulation~emulation", "evaluation~trials", "runs/pretrain~run")
 
 

@@ -13,9 +13,11 @@ import polars as pl
 import pytest
 from served_folder import make_run
 
+from prism.incidents import AlertConfig
 from prism.records import SPANS
 from prism.recover.progress import attempt_dir
 from prism.serve.folder import Folder, ScanLimits
+from prism.serve.incidents import KeptIncidents
 from prism.serve.library import Library, LookConfig
 from prism.serve.sources.supervised import Supervised
 from prism.serve.timelines import Timelines
@@ -341,7 +343,7 @@ def test_every_tile_is_what_the_files_say(tmp_path: Path) -> None:
         == pytest.approx(sum(row.lost_gpu_seconds for row in page.jobs))
     )
     assert page.counts.suspects == sum(row.state != "ok" for row in page.hosts) == 3
-    metrics = render_metrics(look(tmp_path).snapshot)
+    metrics = render_metrics(look(tmp_path).snapshot, KeptIncidents(AlertConfig(), None))
     told = sum(float(line.split()[-1]) for line in metrics.splitlines() if line.startswith("prism_serve_findings{"))
     assert told == 3
     assert "{job=" not in metrics and ",job=" not in metrics, "Prometheus would rename a label called job"

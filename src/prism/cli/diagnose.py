@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -9,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from prism.cli.flows import make_options, read_sources
-from prism.cli.options import JsonFlag, MapOption, OutputDir, SkipBadRows, examples
+from prism.cli.options import JOBS_HELP, JsonFlag, MapOption, OutputDir, SkipBadRows, examples
 from prism.cli.terminal import heading, note, progress, show, show_json, table
 
 if TYPE_CHECKING:
@@ -20,10 +21,12 @@ if TYPE_CHECKING:
     from prism.collect.tables import FlowsRead
     from prism.observe import Diagnosis
     from prism.records import Finding
+    from prism.records.scheduled import ScheduledJob
 
 EPILOG = examples(
     "prism diagnose flows.parquet --topology topology.csv",
     "prism diagnose exports/ --topology topology.csv --output report/",
+    "prism diagnose flows.parquet --topology topology.csv --jobs squeue.json",
     "prism diagnose flows.parquet --json",
     "prism diagnose flows.parquet --topology topology.csv --method paper",
     "prism diagnose flows.parquet --topology topology.csv --engine ray --ray-address 10.0.0.1:6379",
@@ -66,6 +69,7 @@ def run_diagnose(
         int | None,
         typer.Option("--gpus-per-node", help="GPUs of a host, where several share a NIC and flows cannot tell.", min=1),
     ] = None,
+    jobs: Annotated[str | None, typer.Option(help=JOBS_HELP)] = None,
     map_columns: MapOption = None,
     skip_bad_rows: SkipBadRows = False,
     json: JsonFlag = False,
@@ -79,8 +83,11 @@ def run_diagnose(
     known: pl.DataFrame | None = None
     if topology is not None:
         known = _guess_topology(read) if str(topology) == "auto" else read_table(topology, TOPOLOGY)
+    given = read_known_jobs(jobs)
+    if given and method is Method.PAPER:
+        raise typer.BadParameter("--jobs is for Prism's own method; leave --jobs or --method paper out")
     with progress("diagnosing"):
-        diagnosis = diagnose_by(method, engine, read.flows, known, ray_address, gpus_per_host)
+        diagnosis = diagnose_by(method, engine, read.flows, known, ray_address, gpus_per_host, given)
     diagnosis = _add_notes(diagnosis, read)
     if output is not None:
         with progress("writing the report"):
@@ -120,6 +127,7 @@ def diagnose_by(
     topology: pl.DataFrame | None,
     ray_address: str | None = None,
     gpus_per_host: int | None = None,
+    given: Sequence[ScheduledJob] = (),
 ) -> Diagnosis:
     """Diagnose by the method and on the engine that were asked for."""
     if method is Method.PAPER:
@@ -129,12 +137,21 @@ def diagnose_by(
     if engine is Engine.RAY:
         from prism.observe.engine_ray import diagnose_on_ray
 
-        return diagnose_on_ray(flows, topology, address=ray_address, gpus_per_host=gpus_per_host)
+        return diagnose_on_ray(flows, topology, address=ray_address, gpus_per_host=gpus_per_host, given=given)
     from functools import partial
 
     from prism.observe.diagnose import diagnose, study_jobs
 
-    return diagnose(flows, topology, study=partial(study_jobs, gpus_per_host=gpus_per_host))
+    return diagnose(flows, topology, study=partial(study_jobs, gpus_per_host=gpus_per_host), given=given)
+
+
+def read_known_jobs(name: str | None) -> list[ScheduledJob]:
+    """What a file, or a scheduler that is asked, says of jobs."""
+    from prism.collect.schedulers import COMMANDS, ask_scheduler, read_scheduled
+
+    if name is None:
+        return []
+    return ask_scheduler(name) if name in COMMANDS else read_scheduled(Path(name))
 
 
 def show_diagnosis(diagnosis: Diagnosis) -> None:
@@ -173,7 +190,7 @@ def _jobs_table(diagnosis: Diagnosis) -> Table:
 
     rows = [
         (
-            job.id,
+            job.id if job.observed.given is None else f"{job.id} ({job.observed.given.name})",
             f"{len(job.hosts):,}",
             f"{len(job.endpoints):,}",
             describe_layout(job),

@@ -21,7 +21,7 @@ EPILOG = examples(
     "prism emulate --world-size 8 -- train.py --layers 8",
     "prism emulate --world-size 8192 --cluster dgx-h100 -o out -- examples/gpt/train.py --pp 8 --tp 8 --data fsdp",
     "prism emulate --world-size 8 --live 0 --fault hang:rank=5,step=3 -- train.py",
-    "prism emulate --sweep sweep.yaml",
+    "prism emulate --layouts sweep.yaml",
 )
 
 CONTEXT = {"allow_extra_args": True, "ignore_unknown_options": False}
@@ -48,13 +48,13 @@ Fault = Annotated[
         help="What a virtual rank does wrong: slow|hang|die|wrong_collective|wrong_size:rank=5,step=3[,factor=2]."
     ),
 ]
-Sweep = Annotated[Path | None, typer.Option(help="File of layouts to try and rank.")]
+Layouts = Annotated[Path | None, typer.Option(help="File of layouts to try and rank.")]
 RoutingName = Annotated[str, typer.Option("--routing", help="Tokens to experts: balanced, zipf, or recorded.")]
 RoutingFile = Annotated[Path | None, typer.Option(help="Tokens of each expert, one number per line, for recorded.")]
 Overlap = Annotated[
     bool | None, typer.Option(help="CPU ranks: communication beside compute; by default where cores are spare.")
 ]
-Company = Annotated[int | None, typer.Option(help="CPU ranks that run at once; by default as many as cores allow.")]
+AtOnce = Annotated[int | None, typer.Option(help="CPU ranks that run at once; by default as many as cores allow.")]
 Pin = Annotated[bool, typer.Option("--pin", help="One core per live rank.")]
 Symmetry = Annotated[bool, typer.Option(help="Capture a second rank of each class to check that they are alike.")]
 LintRanks = Annotated[
@@ -87,11 +87,11 @@ def run_emulate(
     compute_scale: ComputeScale = 1.0,
     live: Live = None,
     fault: Fault = None,
-    sweep: Sweep = None,
+    layouts: Layouts = None,
     routing: RoutingName = "balanced",
     routing_file: RoutingFile = None,
     overlap: Overlap = None,
-    company: Company = None,
+    at_once: AtOnce = None,
     pin: Pin = False,
     check_symmetry: Symmetry = True,
     lint_ranks: LintRanks = 1024,
@@ -103,11 +103,11 @@ def run_emulate(
     json: JsonFlag = False,
 ) -> None:
     """Run a few ranks of a training script, unmodified, and predict the whole job."""
-    _need_torch()
+    need_torch("prism emulate")
     from prism.emulate import CaptureConfig, EmulateConfig, LaunchConfig, emulate, read_sweep, run_live, write_outputs
 
     faults = [read_fault(text) for text in fault or ()]
-    plan = read_sweep(sweep) if sweep else None
+    plan = read_sweep(layouts) if layouts else None
     first = plan.choices()[0] if plan and plan.choices() else {}
     command = plan.command(first) if plan else tuple(script or ())
     launch = LaunchConfig(
@@ -121,7 +121,7 @@ def run_emulate(
         note=note,
     )
     capture = CaptureConfig(
-        launch=launch, ranks=read_ranks(ranks), iterations=iterations, warmup=warmup, company=company,
+        launch=launch, ranks=read_ranks(ranks), iterations=iterations, warmup=warmup, at_once=at_once,
         check_symmetry=check_symmetry, lint_ranks=lint_ranks, snapshot=snapshot, note=note,
         **read_routing(routing, routing_file),
     )  # fmt: skip
@@ -196,13 +196,14 @@ def read_routing(routing: str, path: Path | None) -> dict[str, Any]:
     return {"routing": routing, "routing_counts": counts}
 
 
-def _need_torch() -> None:
+def need_torch(command: str) -> None:
+    """Raise MissingExtraError where torch is not installed."""
     from importlib.util import find_spec
 
     from prism.errors import MissingExtraError
 
     if find_spec("torch") is None:
-        raise MissingExtraError("prism emulate", "emulate")
+        raise MissingExtraError(command, "emulate")
 
 
 def _sweep(plan: Any, config: EmulateConfig, json: bool) -> None:
@@ -232,10 +233,30 @@ def _unit_rows(steps: dict[str, Any]) -> list[tuple[str, str]]:
     """What to say of iterations that are not all alike."""
     if steps["unit"] == 1:
         return []
+    if steps["plain_ms"] is None:
+        return []
     unit = f"{steps['unit']} iterations" if steps["unit"] else "none seen twice"
     rows = [("repeating unit", f"{unit}; plain {steps['plain_ms']:,.3f} ms, mean {steps['mean_ms']:,.3f} ms")]
     shown = steps["special"][:4]
     return rows + [(f"  number {s['index']}", f"{s['ms']:,.3f} ms {s['source']}") for s in shown]
+
+
+def _time_rows(document: dict[str, Any]) -> list[tuple[str, str]]:
+    times, known = document["iteration_ms"], document["provenance"]
+    return [
+        ("iteration", f"{times['median']:,.3f} ms (mean {times['mean']:,.3f}, 95 % {times['p95']:,.3f})"),
+        *_unit_rows(document["iterations"]),
+        ("error band", f"{known['error_band_pct']:g} %; compute measured, communication {known['communication']}"),
+    ]
+
+
+def _work_rows(document: dict[str, Any]) -> list[tuple[str, str]]:
+    """What is known where no step time can be stood by."""
+    work = sorted(c["cpu_ms"] for c in document["classes"])
+    return [
+        ("iteration", f"step not predicted here: {document['not_predicted']}"),
+        ("CPU work of a rank", f"{work[0]:,.3f} to {work[-1]:,.3f} ms an iteration"),
+    ]
 
 
 def _show(emulation: Emulation, live: Sequence[LiveRun], json: bool) -> None:
@@ -247,9 +268,7 @@ def _show(emulation: Emulation, live: Sequence[LiveRun], json: bool) -> None:
         return
     times, split, known = document["iteration_ms"], document["split"], document["provenance"]
     rows = [
-        ("iteration", f"{times['median']:,.3f} ms (mean {times['mean']:,.3f}, 95 % {times['p95']:,.3f})"),
-        *_unit_rows(document["iterations"]),
-        ("error band", f"{known['error_band_pct']:g} %; compute measured, communication {known['communication']}"),
+        *(_time_rows(document) if times["median"] is not None else _work_rows(document)),
         ("compute", f"{split['compute']:.1%}"),
         ("exposed communication", f"{split['exposed_communication']:.1%}"),
         ("bubble", f"{split['bubble']:.1%}"),

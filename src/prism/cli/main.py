@@ -14,10 +14,12 @@ import typer
 from prism.cli import (
     calibrate,
     characterize,
+    check,
     compare,
     demo,
     diagnose,
     emulate,
+    estimate,
     evaluate,
     explain,
     flows,
@@ -59,9 +61,11 @@ app.command("compare", rich_help_panel=EVIDENCE, epilog=compare.EPILOG)(compare.
 app.add_typer(supervise.app, name="supervise", rich_help_panel=TRAINING)
 app.command("isolate", rich_help_panel=TRAINING, epilog=isolate.EPILOG)(isolate.isolate)
 app.command("goodput", rich_help_panel=TRAINING, epilog=goodput.EPILOG)(goodput.goodput)
+app.command("check", rich_help_panel=TRAINING, epilog=check.EPILOG, context_settings=emulate.CONTEXT)(check.run_check)
 app.command("emulate", rich_help_panel=TRAINING, epilog=emulate.EPILOG, context_settings=emulate.CONTEXT)(
     emulate.run_emulate
 )
+app.command("estimate", rich_help_panel=TRAINING, epilog=estimate.EPILOG)(estimate.run_estimate)
 app.command("calibrate", rich_help_panel=TRAINING, epilog=calibrate.EPILOG)(calibrate.run_calibrate)
 app.command("simulate", rich_help_panel=TRAINING, epilog=simulate.EPILOG)(simulate.simulate_graph)
 app.add_typer(evaluate.app, name="evaluate", rich_help_panel=TRAINING)
@@ -109,7 +113,10 @@ def main(arguments: list[str] | None = None) -> None:
     try:
         code = app(args=arguments, prog_name="prism", standalone_mode=False)
     except PrismError as error:
-        fail(str(error))
+        output = getattr(error, "output", "")
+        if output and verbosity.level > 0:
+            note(output.rstrip())
+        fail(str(error) + ("; its own output: -v" if output and verbosity.level <= 0 else ""))
         code = error.exit_code
     except KeyboardInterrupt:
         fail("stopped")

@@ -32,6 +32,10 @@ _Verbose = Annotated[
     bool, typer.Option("--verbose", "-v", help="Say more on stderr; show tracebacks.", callback=_set_verbose)
 ]
 _Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="No progress or messages on stderr.", callback=_set_quiet)]
+JOBS_HELP = (
+    "Jobs that are known: output of sacct, squeue or kubectl, or a CSV of job,host,start,end,gpus,layout (tp=8,pp=4); "
+    "or slurm, sacct, kubernetes to ask. Times without a zone are of this machine's."
+)
 SkipBadRows = Annotated[
     bool,
     typer.Option("--skip-bad-rows", help="Leave bad rows and unreadable files out, and report how many."),
@@ -56,6 +60,7 @@ _FORMER_NAMES: Mapping[str, Mapping[str, str]] = {
         "--from": "--system", "--times": "--rounds", "--save-cost": "--save-s", "--restart-cost": "--restart-s",
     },
     "diagnose": {"--gpus-per-host": "--gpus-per-node"},
+    "emulate": {"--sweep": "--layouts", "--company": "--at-once"},
     "evaluate run": {"--address": "--ray-address"},
     "evaluate watch": {"--address": "--ray-address"},
     "explain": {"--jobs": "--per-job", "--model": "--endpoint-model"},

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from prism.cli.flows import make_options
-from prism.cli.options import MapOption, examples
+from prism.cli.options import JOBS_HELP, MapOption, examples
 from prism.cli.terminal import note, show_json
 
 if TYPE_CHECKING:
@@ -22,6 +22,7 @@ EPILOG = examples(
     "prism watch pcap:capture.pcapng --topology topology.csv",
     "sudo prism watch pcap:eth0 --webhook https://alerts.example.com/prism",
     "prism watch exports/ --topology topology.csv",
+    "prism watch ipfix://0.0.0.0:4739 --topology topology.csv --jobs slurm",
     "prism watch --grafana dashboard.json",
 )
 
@@ -67,6 +68,7 @@ def watch_source(
         str | None,
         typer.Option(help="Raise, update and resolve alerts for findings in the Alertmanager at this address."),
     ] = None,
+    jobs: Annotated[str | None, typer.Option(help=JOBS_HELP)] = None,
     map_columns: MapOption = None,
     state: Annotated[
         Path | None, typer.Option(help="Folder that keeps the watch across restarts; made if missing.")
@@ -83,6 +85,7 @@ def watch_source(
     """Watch a source of flows and print findings as JSON Lines, each one once."""
     from prism.collect import BurstConfig, SourceConfig, open_source
     from prism.observe.watch.alerts import AlertmanagerAlerts, AlertSink, WebhookAlerts
+    from prism.observe.watch.given_source import GivenSource
     from prism.observe.watch.state import load_state
     from prism.observe.watch.stream import Watch, WatchConfig
     from prism.records import TOPOLOGY, read_table
@@ -91,6 +94,7 @@ def watch_source(
     address = parse_address(metrics) if metrics is not None else None
     alerts: list[AlertSink] = [] if webhook is None else [WebhookAlerts(webhook, state)]
     alerts += [] if alertmanager is None else [AlertmanagerAlerts(alertmanager, state)]
+    given = GivenSource(name=jobs) if jobs is not None else None
     position = load_state(state / "state.json").position if state is not None else {}
     columns = make_options(map_columns, skip_bad_rows=True).columns
     config = SourceConfig(bursts=BurstConfig(gap_ns=int(gap_ms * 1e6)), position=position, columns=columns)
@@ -100,6 +104,7 @@ def watch_source(
         WatchConfig(window_s=window, every_s=every, max_rows=max_flows, state=state),
         _print_line,
         alerts=alerts,
+        given=given,
         say=note,
     )
     try:
@@ -107,6 +112,8 @@ def watch_source(
     finally:
         for sink in alerts:
             sink.close()
+        if given is not None:
+            given.close()
 
 
 def parse_address(text: str) -> tuple[str, int]:

@@ -10,6 +10,8 @@ from typing import Any
 
 _HOME = {
     "CaptureConfig": "capturing",
+    "CheckConfig": "checking",
+    "CheckReport": "checking",
     "EmulateConfig": "emulation",
     "Emulation": "emulation",
     "FaultPlan": "inside.plan",
@@ -18,6 +20,7 @@ _HOME = {
     "Prediction": "predict",
     "calibrate": "calibrating",
     "capture_job": "capturing",
+    "check": "checking",
     "describe_emulation": "document",
     "emulate": "emulation",
     "predict_captures": "emulation",

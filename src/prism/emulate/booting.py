@@ -16,13 +16,9 @@ from typing import Protocol
 
 from prism.emulate.inside.plan import PLAN_VARIABLE, RunPlan
 from prism.emulate.journal import Journals
-from prism.errors import PrismError
+from prism.errors import ScriptError
 
 _END_S = 5.0  # for the process that forks to remove what the script made before the ranks
-
-
-class ScriptError(PrismError):
-    """The user's script failed; its own output was shown before."""
 
 
 class Process(Protocol):
@@ -143,13 +139,13 @@ class Boot:
     def _fail_early(self) -> None:
         assert self._ended_early is not None
         status, reason = self._ended_early
-        sys.stderr.write(self._log.read_text(errors="replace"))
         if status == "ended":
-            raise PrismError(
+            raise ScriptError(
                 "the script ended without asking for its rank and never called a collective; there is nothing to "
                 "emulate (does it use torch.distributed?)"
             )
-        raise ScriptError(f"rank 0 failed in the script: {reason}" if status == "crashed" else reason)
+        output = self._log.read_text(errors="replace")
+        raise ScriptError(f"rank 0 failed in the script: {reason}" if status == "crashed" else reason, output)
 
     def _start_alone(self, plan: Path, log: Path) -> Process:
         with log.open("ab") as stream:

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from prism.emulate.inside.memory_peak import Peak
-from prism.errors import BadFileError, PrismError
+from prism.errors import BadFileError, ScriptError
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,11 +121,11 @@ _MOST_AFTER = 32  # calls after the last iteration of a program that has no opti
 def cut_all(captures: Mapping[int, Capture]) -> dict[int, Iterations]:
     """The iterations of every rank, from the first on: by its optimizer, its backward passes, or its peers' steps."""
     captures = {rank: capture.main_thread() for rank, capture in captures.items()}
-    for capture in captures.values():
-        if not any(entry.is_communication for entry in capture.entries) and capture.world_size == len(captures) == 1:
-            raise _nothing_to_emulate(capture)
-    if not any(entry.is_communication for capture in captures.values() for entry in capture.entries):
-        raise _nothing_to_emulate(next(iter(captures.values())))
+    first = next(iter(captures.values()))
+    # One rank has nobody to call: FSDP makes no collective then, and its steps are what there is.
+    alone = first.world_size == 1 and first.num_steps > 0
+    if not alone and not any(entry.is_communication for capture in captures.values() for entry in capture.entries):
+        raise _nothing_to_emulate(first)
     cut = {rank: _cut_by_steps(capture.entries) for rank, capture in captures.items()}
     if not any(cut.values()):
         cut = {rank: _cut_by_backward(capture.entries) for rank, capture in captures.items()}
@@ -137,13 +137,13 @@ def cut_all(captures: Mapping[int, Capture]) -> dict[int, Iterations]:
     return {rank: parts or _cut_by_others(captures[rank], known, count, stepping) for rank, parts in cut.items()}
 
 
-def _nothing_to_emulate(capture: Capture) -> PrismError:
+def _nothing_to_emulate(capture: Capture) -> ScriptError:
     if capture.groups:
-        return PrismError(
+        return ScriptError(
             f"rank {capture.rank} joined a process group and never called a collective: every rank works alone, and "
             "would do so under torchrun (the Hugging Face Trainer on a CPU needs use_cpu=True to join its ranks)"
         )
-    return PrismError(
+    return ScriptError(
         f"rank {capture.rank} never called a collective; there is nothing to emulate (does the script use "
         "torch.distributed?)"
     )
@@ -223,7 +223,7 @@ def _cut_by_period(capture: Capture) -> Iterations:
         first, period, count = next((repeats for repeats in found if repeats[1]), (0, 0, 0))
         if period:
             return [entries[first + i * period : first + (i + 1) * period] for i in range(1, count)]
-    raise PrismError(
+    raise ScriptError(
         f"rank {capture.rank} made {capture.entries[-1].op + 1} calls with neither an optimizer step nor a pattern; "
         "Prism cannot tell its iterations apart"
     )

@@ -26,7 +26,7 @@ class CaptureConfig:
     ranks: tuple[int, ...] = ()  # empty: found by running the program
     iterations: int = 5
     warmup: int = 3
-    company: int | None = None  # live ranks at once on CPU, so that they share its memory as real ones would
+    at_once: int | None = None  # live ranks at once on CPU, so that they share its memory as real ones would
     check_symmetry: bool = True
     quick: bool = False  # measure one rank of each kind only: enough to compare layouts
     lint_ranks: int = 1024  # worlds up to this size have the host code of every rank run
@@ -69,12 +69,12 @@ def capture_job(config: CaptureConfig) -> CaptureRun:
 
 
 def _capture(config: CaptureConfig, survey: Survey, boot: Boot, folder: Path) -> CaptureRun:
-    """Measure one rank of each kind, its last to check that they are alike, and company on this machine."""
+    """Measure one rank of each kind, its last to check that they are alike, and as many more as run at once."""
     launch = config.launch
     on_gpu = next(iter(survey.captures.values())).device != "cpu"
     classes = classify(survey.captures, launch.world_size, launch.gpus_per_node)
     check = config.check_symmetry and not config.quick
-    ranks = choose_ranks(classes, check=check, company=0 if on_gpu else _company(config))
+    ranks = choose_ranks(classes, check=check, at_once=0 if on_gpu else _choose_at_once(config))
     kinds = len(classes.kinds())
     config.note(f"{kinds} kind{'s' if kinds > 1 else ''} of ranks; capturing {name_ranks(ranks)}")
     plan = replace(
@@ -135,8 +135,8 @@ def base_plan(config: CaptureConfig) -> RunPlan:
     )
 
 
-def _company(config: CaptureConfig) -> int:
+def _choose_at_once(config: CaptureConfig) -> int:
     """How many ranks of a node run at once: as many as it has, if there are cores for them."""
-    if config.company is not None:
-        return config.company
+    if config.at_once is not None:
+        return config.at_once
     return min(len(os.sched_getaffinity(0)), config.launch.gpus_per_node, config.launch.world_size)

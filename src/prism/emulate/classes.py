@@ -156,18 +156,18 @@ def _split_by_peers(
     return [(best[1] if len(members) > 1 else everything, members) for members in best[2].values()]
 
 
-def choose_ranks(classes: Classes, *, check: bool, company: int) -> list[int]:
-    """Ranks to capture: the first of each kind, its last to check that they are alike, and more up to `company`."""
+def choose_ranks(classes: Classes, *, check: bool, at_once: int) -> list[int]:
+    """Ranks to capture: the first of each kind, its last to check that they are alike, and more up to `at_once`."""
     chosen: list[int] = []
     for members in classes.kinds():
         chosen.append(members[0])
         if check and len(members) > 1:
             chosen.append(members[-1])
     world = len(classes.of_rank)
-    if company >= world:
+    if at_once >= world:
         return list(range(world))
     for rank in range(world):
-        if len(chosen) >= company:
+        if len(chosen) >= at_once:
             break
         if rank not in chosen:
             chosen.append(rank)

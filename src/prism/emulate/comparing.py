@@ -13,13 +13,9 @@ from typing import NoReturn
 import numpy as np
 
 from prism.emulate.capture import Capture, CapturedEntry
-from prism.errors import GraphError
+from prism.emulate.problems import CallsDifferError, Problem, hang_problem, odd_problem
 
 _MOST_NAMED = 4
-
-
-class CallsDifferError(GraphError):
-    """Ranks that really ran do not make calls that meet."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,9 +45,9 @@ def check_calls(captures: Mapping[int, Capture]) -> None:
                 calls[entry.group].setdefault(rank, []).append(entry)
     found = [_compare(captures, name, members[name], by_rank) for name, by_rank in calls.items()]
     # A mistake of one rank may make other groups differ as well: the group with fewest odd ranks has the cause.
-    problems = sorted((p for p in found if p is not None), key=lambda problem: problem[0])
+    problems = sorted((p for p in found if p is not None), key=lambda problem: len(problem.ranks))
     if problems:
-        raise CallsDifferError(problems[0][1])
+        raise CallsDifferError(problems[0])
     for name, by_rank in calls.items():
         _check_exchanges(members[name], by_rank)
         _check_values(members[name], by_rank)
@@ -75,11 +71,12 @@ def _check_exchanges(members: Sequence[int], by_rank: Mapping[int, list[Captured
         # The rank that most of the others disagree with is the odd one.
         odd = Counter(wrong.ravel().tolist()).most_common(1)[0][0]
         source, target = next(pair for pair in wrong.tolist() if odd in pair)
-        raise CallsDifferError(
-            f"this would hang on a cluster: rank {ranks[odd]} and others disagree in all_to_all #{index} of a group of "
+        text = (
+            f"rank {ranks[odd]} and others disagree in all_to_all #{index} of a group of "
             f"{even}: rank {ranks[source]} sends {sent[source, columns[target]]:,} bytes{_at(at[ranks[source]])} to "
             f"rank {ranks[target]}, which expects {taken[target, columns[source]]:,} bytes"
         )
+        raise CallsDifferError(odd_problem(text, [ranks[odd]], at[ranks[odd]].source))
 
 
 def _check_values(members: Sequence[int], by_rank: Mapping[int, list[CapturedEntry]]) -> None:
@@ -91,13 +88,14 @@ def _check_values(members: Sequence[int], by_rank: Mapping[int, list[CapturedEnt
             usual, _ = kinds.most_common(1)[0]
             odd = next(call.values for call in at.values() if call.values != usual)
             ranks = {values: [r for r, call in at.items() if call.values == values] for values in (odd, usual)}
-            raise CallsDifferError(
-                f"this would hang, fail or give wrong values on a cluster: {name_ranks(ranks[odd])} "
-                f"{'call' if len(ranks[odd]) > 1 else 'calls'} {at[ranks[odd][0]].what} of {odd}"
-                f"{_at(at[ranks[odd][0]])} where {name_ranks(ranks[usual])} "
-                f"{'call' if len(ranks[usual]) > 1 else 'calls'} it of {usual}{_at(at[ranks[usual][0]])}; it is call "
-                f"#{index} of a group of {len(members)}"
+            one, most = at[ranks[odd][0]], at[ranks[usual][0]]
+            text = (
+                f"{name_ranks(ranks[odd])} {'call' if len(ranks[odd]) > 1 else 'calls'} {one.what} of {odd}{_at(one)} "
+                f"where {name_ranks(ranks[usual])} {'call' if len(ranks[usual]) > 1 else 'calls'} it of "
+                f"{usual}{_at(most)}; it is call #{index} of a group of {len(members)}"
             )
+            outcome = "hang, fail or give wrong values"
+            raise CallsDifferError(odd_problem(text, ranks[odd], one.source, outcome))
 
 
 def _check_groups(captures: Mapping[int, Capture]) -> None:
@@ -117,16 +115,17 @@ def _check_groups(captures: Mapping[int, Capture]) -> None:
 
 def _raise_group(rank: int, verb: str, ranks: Sequence[int], source: str) -> NoReturn:
     place = f" ({source})" if source else ""
-    raise CallsDifferError(
-        f"this would hang on a cluster: rank {rank} {verb} {_list(ranks)}{place}, unlike most ranks; every rank must "
-        "make the same groups in the same order"
+    text = (
+        f"rank {rank} {verb} {_list(ranks)}{place}, unlike most ranks; every rank must make the same groups in the "
+        "same order"
     )
+    raise CallsDifferError(odd_problem(text, [rank], source))
 
 
 def _compare(
     captures: Mapping[int, Capture], name: str, members: Sequence[int], by_rank: Mapping[int, list[CapturedEntry]]
-) -> tuple[int, str] | None:
-    """The first call of a group in which its members differ: how many are odd, and the message."""
+) -> Problem | None:
+    """The first call of a group in which its members differ."""
     present = [r for r in members if r in captures]
     lists = {r: [_Call.of(e) for e in by_rank.get(r, ())] for r in present}
     if len({tuple(calls) for calls in lists.values()}) < 2:
@@ -137,17 +136,17 @@ def _compare(
         if len(kinds) > 1:
             usual, _ = kinds.most_common(1)[0]
             odd = [r for r, call in at.items() if call != usual]
-            return len(odd), _describe_odd(members, by_rank, index, odd, at, usual)
+            return _describe_odd(members, by_rank, index, odd, at, usual)
         short = [r for r in present if r not in at]
         if short and _never_call(captures, short, lists, index):
             usual = next(iter(at.values()))
             first = next(iter(at))
             text = (
-                f"this would hang on a cluster: {name_ranks(short)} never {'call' if len(short) > 1 else 'calls'} "
+                f"{name_ranks(short)} never {'call' if len(short) > 1 else 'calls'} "
                 f"{usual.describe(members)} #{index} of a group of {len(members)}, which {name_ranks(list(at))} "
                 f"{'wait' if len(at) > 1 else 'waits'} in{_at(by_rank[first][index])}"
             )
-            return min(len(short), len(at)), text
+            return hang_problem(text, short if len(short) <= len(at) else list(at), by_rank[first][index].source)
     return None
 
 
@@ -158,16 +157,20 @@ def _describe_odd(
     odd: Sequence[int],
     at: Mapping[int, _Call],
     usual: _Call,
-) -> str:
+) -> Problem:
     one = odd[0]
     alike = [r for r in odd if at[r] == at[one]]
     most = [r for r, call in at.items() if call == usual]
-    return (
-        f"this would hang on a cluster: {name_ranks(alike)} {'call' if len(alike) > 1 else 'calls'} "
-        f"{at[one].describe(members)}{_at(by_rank[one][index])} where {name_ranks(most)} "
-        f"{'call' if len(most) > 1 else 'calls'} {usual.describe(members)}{_at(by_rank[most[0]][index])}; it is call "
-        f"#{index} of a group of {len(members)}"
+    theirs, mine = by_rank[most[0]], by_rank[one]
+    after = [_Call.of(calls[index + 1]) if index + 1 < len(calls) else None for calls in (mine, theirs)]
+    swapped = "; the two make these calls in opposite orders" if after == [usual, at[one]] else ""
+    text = (
+        f"{name_ranks(alike)} {'call' if len(alike) > 1 else 'calls'} "
+        f"{at[one].describe(members)}{_at(mine[index])} where {name_ranks(most)} "
+        f"{'call' if len(most) > 1 else 'calls'} {usual.describe(members)}{_at(theirs[index])}; it is call "
+        f"#{index} of a group of {len(members)}{swapped}"
     )
+    return odd_problem(text, odd, mine[index].source)
 
 
 def _never_call(
@@ -201,10 +204,11 @@ def _check_messages(captures: Mapping[int, Capture], members: Mapping[str, Seque
         out, into = sent.get(key, []), received.get(key, [])
         for number, (a, b) in enumerate(zip(out, into, strict=False)):
             if a.bytes != b.bytes:
-                raise CallsDifferError(
-                    f"this would hang on a cluster: rank {source} sends {a.bytes:,} bytes{_at(a)} as message #{number} "
-                    f"to rank {target}, which expects {b.bytes:,} bytes{_at(b)}"
+                text = (
+                    f"rank {source} sends {a.bytes:,} bytes{_at(a)} as message #{number} to rank {target}, which "
+                    f"expects {b.bytes:,} bytes{_at(b)}"
                 )
+                raise CallsDifferError(odd_problem(text, [source, target], a.source))
         pair = [captures[source], captures[target]]
         steps = min(c.num_steps for c in pair)
         if any(c.status == "hung" for c in pair) or not steps or abs(len(out) - len(into)) < steps:
@@ -218,7 +222,7 @@ def _check_messages(captures: Mapping[int, Capture], members: Mapping[str, Seque
             text = f"rank {source} sends{_at(more)} to rank {target}{tagged}, which makes only {len(into)} receives"
         else:
             text = f"rank {target} receives{_at(more)} from rank {source}{tagged}, which makes only {len(out)} sends"
-        raise CallsDifferError(f"this would hang on a cluster: {text}")
+        raise CallsDifferError(hang_problem(text, [source, target], more.source))
 
 
 def name_ranks(ranks: Sequence[int]) -> str:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import sys
 import tempfile
 import time
 from collections import deque
@@ -12,15 +11,16 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from prism.emulate.booting import Boot, Process, ScriptError
+from prism.emulate.booting import Boot, Process
 from prism.emulate.capture import Capture, read_capture
 from prism.emulate.comparing import name_ranks
 from prism.emulate.exchange_server import ExchangeServer, StepLimit, Timekeeper
 from prism.emulate.inside.plan import RunPlan
 from prism.emulate.journal import Journals
 from prism.emulate.mailbox import Mailbox, Recording
+from prism.emulate.problems import CallsDifferError, read_problem
 from prism.emulate.sleepers import SleepWatch
-from prism.errors import BadConfigError
+from prism.errors import BadConfigError, ScriptError
 from prism.machine.processes import read_cpu_s
 
 _SCARCE_MEMORY = 0.12  # share of this machine's memory; with less of it free a survey of all ranks is stopped
@@ -212,10 +212,10 @@ class Launcher:
                     return
             if time.monotonic() - began > self._config.timeout_s:
                 slow = min(running)
-                sys.stderr.write(self.log_of(slow))
                 raise ScriptError(
                     f"rank {slow} did not finish in {self._config.timeout_s:g} s; the script hangs or needs a longer "
-                    "--timeout"
+                    "--timeout",
+                    self.log_of(slow),
                 )
             time.sleep(0.02)
 
@@ -230,10 +230,10 @@ class Launcher:
         asleep = sorted(set(running) - self._server.standing())
         if asleep:
             others = f"; meanwhile {waits}" if (waits := self._server.describe_waits()) else ""
-            sys.stderr.write(self.log_of(asleep[0]))
             raise ScriptError(
                 f"{name_ranks(asleep)} did nothing for {_MOST_SLEEP_S:g} s and waited for something that is not a call "
-                f"of torch.distributed, such as a file, a lock or another process{others}"
+                f"of torch.distributed, such as a file, a lock or another process{others}",
+                self.log_of(asleep[0]),
             )
 
     def _is_over_budget(self, began: float, running: dict[int, Process]) -> bool:
@@ -313,24 +313,25 @@ def run_ranks(config: LaunchConfig, base: RunPlan, ranks: Sequence[int]) -> Run:
 
 
 def check_ranks(launcher: Launcher, captures: dict[int, Capture]) -> None:
-    """Raise what stopped the ranks, the cause before its consequences; the failed rank's own output is shown first."""
+    """Raise what stopped the ranks, the cause before its consequences, with the failed rank's own output."""
     missing = sorted(set(launcher.started) - set(captures))
     bad = sorted((c for c in captures.values() if c.status not in ("done", "ended", "needs")), key=lambda c: c.rank)
     # A rank that waits for one that failed is not the cause, so it comes last.
     bad.sort(key=lambda c: (c.status == "hung", c.reason.endswith("which has ended")))
     if missing and not [c for c in bad if c.status != "hung"]:
-        rank = missing[0]
-        code = launcher.started[rank]
-        sys.stderr.write(launcher.log_of(rank))
-        raise ScriptError(f"rank {rank} was ended from outside or by itself (exit code {code}) before it left its log")
+        code = launcher.started[missing[0]]
+        raise ScriptError(
+            f"rank {missing[0]} was ended from outside or by itself (exit code {code}) before it left its log",
+            launcher.log_of(missing[0]),
+        )
+    if bad and bad[0].status == "hung":
+        raise CallsDifferError(read_problem(bad[0].reason))
     if bad:
-        sys.stderr.write(launcher.log_of(bad[0].rank))
-        raise ScriptError(_explain(bad[0]))
+        raise ScriptError(_explain(bad[0]), launcher.log_of(bad[0].rank))
     for rank in launcher.started:
         failed = launcher.fork_of(rank)
         if failed:
-            sys.stderr.write(launcher.log_of(rank))
-            raise ScriptError(failed)
+            raise ScriptError(failed, launcher.log_of(rank))
 
 
 def _explain(capture: Capture) -> str:
@@ -339,6 +340,5 @@ def _explain(capture: Capture) -> str:
         "exited": f"rank {capture.rank} left the script with {capture.reason}",
         "out_of_memory": f"rank {capture.rank} needs more memory than this GPU has: {capture.reason}",
         "unsupported": capture.reason,
-        "hung": f"this would hang on a cluster: {capture.reason}",
     }
     return messages[capture.status]

@@ -11,7 +11,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from prism.emulate.capture import Capture, CapturedEntry
-from prism.emulate.comparing import CallsDifferError
+from prism.emulate.comparing import name_ranks
+from prism.emulate.problems import CallsDifferError, Problem, hang_problem
 
 _MESSAGES = ("send", "recv")
 _MOST_NAMED = 4
@@ -98,10 +99,10 @@ def check_order(captures: Mapping[int, Capture]) -> None:
         moved = [replay.advance(rank, members) for rank in captures]
         moving = any(moved)
     if replay.held:
-        raise CallsDifferError(f"this would hang on a cluster: {_describe_cycle(replay)}; each waits for the next")
+        raise CallsDifferError(_describe_cycle(replay))
 
 
-def _describe_cycle(replay: _Replay) -> str:
+def _describe_cycle(replay: _Replay) -> Problem:
     """The ranks of one cycle, each with the call that it waits in."""
     path: list[int] = []
     rank = min(replay.held)
@@ -109,7 +110,12 @@ def _describe_cycle(replay: _Replay) -> str:
         path.append(rank)
         rank = replay.held[rank].missing()[0]
     cycle = path[path.index(rank) :]
-    return "; ".join(_describe(r, replay.held[r].entry, replay.held[r].peers) for r in cycle[:_MOST_NAMED])
+    calls = "; ".join(_describe(r, replay.held[r].entry, replay.held[r].peers) for r in cycle[:_MOST_NAMED])
+    text = f"{calls}; each waits for the next"
+    held = [replay.held[r] for r in cycle]
+    if len(cycle) == 2 and all(call.entry.what not in _MESSAGES for call in held):
+        text = f"{name_ranks(sorted(cycle))} make two calls in opposite orders: {text}"
+    return hang_problem(text, cycle, held[0].entry.source)
 
 
 def _describe(rank: int, entry: CapturedEntry, peers: Sequence[int]) -> str:

@@ -49,6 +49,7 @@ class Stitched:
     asymmetry: tuple[str, ...]  # ranks that call the same and do not work alike
     issue_order: tuple[tuple[int, ...], ...]  # per class: of an iteration's communication ops, which was issued when
     iteration_signs: tuple[int, ...]  # equal numbers for iterations that make equal calls
+    measured: Mapping[int, Iterations]  # the iterations that count, of every captured rank
     iteration_sources: tuple[str, ...]  # the first call of each that a plain iteration does not make
 
 
@@ -93,6 +94,7 @@ def stitch(
         asymmetry=asymmetry,
         issue_order=orders,
         iteration_signs=signs,
+        measured=measured,
         iteration_sources=sources,
     )
 
@@ -198,6 +200,7 @@ class _Writing:
         self._config = config
         self._lanes = {family.slot: OWN_LANES + i for i, family in enumerate(families.families)}
         self.used = self._list_slots()
+        self._uneven = self._find_uneven()
         self.tagged = frozenset(
             (slot, tag) for slot, tags in self.used.items() if 1 < len(tags) <= _MOST_TAGS for tag in tags
         )
@@ -207,7 +210,7 @@ class _Writing:
         members = self._classes.captured[class_id]
         rank = members[0]
         head = rank if self._classes.of_rank[rank] == class_id else self._classes.members(class_id)[0]
-        seat = Seat(head, self._families, self._classes.by_peer[class_id], self.tagged)
+        seat = Seat(head, self._families, self._classes.by_peer[class_id], self.tagged, self._uneven)
         emitted: list[int] = []
         for number, iteration in enumerate(self._measured[rank]):
             program.step = number
@@ -274,6 +277,21 @@ class _Writing:
                         slot = self._families.by_name[entry.group].slot
                         used.setdefault(slot, set()).update([entry.tag] if entry.what in _MESSAGES else [])
         return used
+
+    def _find_uneven(self) -> frozenset[str]:
+        """Slots with an all-to-all whose parts differ: in the size of one rank's parts, or between ranks."""
+        found: dict[tuple[str, int], set[int]] = defaultdict(set)
+        for parts in (*self._measured.values(), *self._seen.values()):
+            for part in parts:
+                count: Counter[str] = Counter()
+                for entry in part:
+                    if entry.what == "all_to_all":
+                        slot = self._families.by_name[entry.group].slot
+                        count[slot] += 1
+                        found[slot, count[slot]].update(
+                            entry.sizes or (entry.bytes // self._families.by_name[entry.group].size,)
+                        )
+        return frozenset(slot for (slot, _), sizes in found.items() if len(sizes) > 1)
 
 
 def _messages(part: Sequence[CapturedEntry]) -> list[CapturedEntry]:

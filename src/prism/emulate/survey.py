@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import random
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -20,8 +20,9 @@ from prism.emulate.launch import LaunchConfig, Launcher, RunLimits, check_ranks,
 from prism.emulate.mailbox import Recording
 from prism.emulate.memberships import choose_probes
 from prism.emulate.ordering import check_order
+from prism.emulate.problems import CallsDifferError, list_ranks, read_problem
 from prism.emulate.stitch import StitchConfig, stitch
-from prism.errors import BadConfigError, GraphError, PrismError
+from prism.errors import GraphError, ScriptError
 from prism.simulate.verification import verify
 
 # What all ranks take was estimated from one; beside other programs the same work takes longer by the clock.
@@ -53,6 +54,7 @@ class SurveyConfig:
     steps: int = 8
     note: Callable[[str], None] = lambda message: None
     first: Callable[[Capture], None] = lambda capture: None  # called with the first rank that was measured
+    measure: bool = True  # a GPU that is idle is measured on at once
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,6 +84,7 @@ class Surveyor:
         self._sample_steps = _PROBE_STEPS
         self._alike: Callable[[str], str | None] = lambda channel: None
         self._batch = _BATCH  # ranks of a sample that run together, with those that they need
+        self.started: set[int] = set()
 
     def run(self) -> Survey:
         """All ranks where that is affordable, else a sample that has every membership."""
@@ -110,16 +113,22 @@ class Surveyor:
         sampled = self._sample({0: probe} if reusable else {}, recording)
         if self._all_fit(probe) and self._may_deadlock(sampled.captures):
             note(f"ranks may wait for each other in a cycle: running all {world} for {_CALLS_OF_A_CYCLE} calls")
-            check_order(self._launch_all(1, most_calls=_CALLS_OF_A_CYCLE).run(range(world)))
+            check_order(self._run(self._launch_all(1, most_calls=_CALLS_OF_A_CYCLE), range(world)))
         return sampled
+
+    def _run(self, launcher: Launcher, ranks: Sequence[int]) -> dict[int, Capture]:
+        try:
+            return launcher.run(ranks)
+        finally:
+            self.started.update(launcher.started)
 
     def _probe(self, recording: Recording) -> Capture:
         """Rank 0 alone, as far as it gets: what a rank costs. A GPU is idle now, so there it is measured at once."""
-        measure = self._boot.has_gpu()
+        measure = self._config.measure and self._boot.has_gpu()
         base = self._base if measure else replace(self._base, steps=_PROBE_STEPS)
         plan = replace(base, live_ranks=(0,))
         launcher = Launcher(self._boot, self._launch, plan, self._folder, limits=RunLimits(lone=True))
-        captures = launcher.run([0])
+        captures = self._run(launcher, [0])
         if self._launch.world_size == 1 or not captures or captures[0].status not in ("crashed", "hung"):
             check_ranks(launcher, captures)
         # A rank that fails alone may not fail among the others, which send it what it reads.
@@ -155,7 +164,7 @@ class Surveyor:
 
     def _launch_all(self, steps: int, most_calls: int = 0) -> Launcher:
         everyone = tuple(range(self._launch.world_size))
-        plan = replace(self._base, live_ranks=everyone, steps=steps, most_calls=most_calls)
+        plan = replace(self._base, live_ranks=everyone, steps=steps, most_calls=most_calls, timed=False)
         budget = self._config.budget_s
         cpu_s = _MOST_OVER_ESTIMATE * budget * self._cores
         limits = RunLimits(at_once=2 * self._cores, cpu_s=cpu_s, budget_s=_MOST_OVER_CLOCK * budget)
@@ -163,7 +172,7 @@ class Surveyor:
 
     def _run_all(self, steps: int) -> Survey | None:
         launcher = self._launch_all(steps)
-        captures = launcher.run(range(self._launch.world_size))
+        captures = self._run(launcher, range(self._launch.world_size))
         if launcher.gave_up:
             return None
         if not any(c.status in ("crashed", "exited", "unsupported") for c in captures.values()):
@@ -208,13 +217,12 @@ class Surveyor:
                 verify(stitched.graph, eager_bytes=-1 if self._on_gpu else EAGER_BYTES)
                 return captures
             except GraphError as error:
-                named = {int(rank) for rank in re.findall(r"\brank (\d+)", str(error))}
-                missing = sorted(named - set(captures))
+                missing = sorted(set(list_ranks(str(error))) - set(captures))
                 if not missing:
-                    raise GraphError(f"this would hang on a cluster: {describe_calls(str(error))}") from None
+                    raise CallsDifferError(read_problem(describe_calls(str(error)))) from None
                 self._config.note(f"running rank {missing[0]} too: {error}")
                 captures = self.extend(captures, recording, missing)
-        raise PrismError(
+        raise ScriptError(
             f"the ranks of this program could not be sorted into classes by running {len(captures)} of them; name "
             "representatives with --ranks, or raise --lint-ranks to run all"
         )
@@ -241,7 +249,7 @@ class Surveyor:
             return self.extend(captures, recording, [r for r in last if r not in captures])
         asked, ranks = ranks, sorted({*ranks, *self._roots})
         launcher = self._launcher(ranks, recording, recorded=bool(captures))
-        found = launcher.run(ranks)
+        found = self._run(launcher, ranks)
         if launcher.refused is not None and len(asked) > 1:
             self._batch = len(asked) // 2
             return self.extend(captures, recording, asked)
@@ -251,7 +259,7 @@ class Surveyor:
             self._roots |= roots
             return self.extend(captures, recording, ranks)
         if launcher.refused is not None:
-            raise BadConfigError(
+            raise ScriptError(
                 f"rank {launcher.refused} is needed too, which makes more than {self._config.max_live} live ranks; "
                 "raise --max-live or name representatives with --ranks"
             )
@@ -270,7 +278,7 @@ class Surveyor:
 
     def _launcher(self, ranks: list[int], recording: Recording, *, recorded: bool) -> Launcher:
         steps = 1 if self._on_gpu else self._sample_steps
-        plan = replace(self._base, live_ranks=tuple(ranks), steps=steps, recorded=recorded)
+        plan = replace(self._base, live_ranks=tuple(ranks), steps=steps, recorded=recorded, timed=False)
         limits = RunLimits(at_once=self._at_once, most_live=self._config.max_live, alike=self._alike)
         return Launcher(self._boot, self._launch, plan, self._folder, recording=recording, limits=limits)
 

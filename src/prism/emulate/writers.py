@@ -22,6 +22,7 @@ class Seat:
     families: Families
     by_peer: frozenset[str] = frozenset()
     tagged: frozenset[tuple[str, int]] = frozenset()  # slots and tags that have a slot of their own
+    uneven: frozenset[str] = frozenset()  # slots in which some rank sends unequal parts to the others
 
     def other_side(self, group: str, peer: int) -> dict[str, int]:
         """A message's peer: by position, or by its distance where ranks of the class have different ones."""
@@ -129,8 +130,15 @@ class StreamWriter:
             stream=lane,
             source=source,
             root=entry.peer if entry.peer >= 0 else None,
-            sizes=entry.sizes or None,
+            sizes=entry.sizes or self._equal_parts(entry),
         )
+
+    def _equal_parts(self, entry: CapturedEntry) -> list[int] | None:
+        """What a rank sends to each, where others of its group send unequal parts."""
+        family = self._seat.families.by_name[entry.group]
+        if entry.what != "all_to_all" or family.slot not in self._seat.uneven:
+            return None
+        return [entry.bytes // family.size] * family.size
 
 
 class SerialWriter(StreamWriter):

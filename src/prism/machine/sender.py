@@ -22,6 +22,8 @@ CREATE TABLE IF NOT EXISTS message (id INTEGER PRIMARY KEY AUTOINCREMENT, receiv
   body BLOB NOT NULL, at_s REAL NOT NULL);
 CREATE TABLE IF NOT EXISTS delivery (receiver TEXT PRIMARY KEY, at_s REAL NOT NULL, ok INTEGER, why TEXT NOT NULL,
   num_sent INTEGER NOT NULL, num_lost INTEGER NOT NULL);
+CREATE TABLE IF NOT EXISTS taken (receiver TEXT NOT NULL, key TEXT NOT NULL, at_s REAL NOT NULL,
+  PRIMARY KEY (receiver, key)) WITHOUT ROWID;
 """
 
 
@@ -82,6 +84,7 @@ class Sender:
         self._stopping = False
         self._deliveries: dict[str, Delivery] = {}
         self._flying: dict[str, _Waiting] = {}  # what each thread is sending
+        self._taken: set[tuple[str, str]] = set()  # keys of what is sent once
         self._next_id = 1
         self._lock_file: IO[bytes] | None = None
         self._disk = None if queue is None else self._open(queue)
@@ -94,18 +97,24 @@ class Sender:
         for thread in self._threads:
             thread.start()
 
-    def send(self, receiver: str, body: Any, *, key: str = "") -> None:
-        """Queue a message: it is on disk when this returns."""
+    def send(self, receiver: str, body: Any, *, key: str = "", once: bool = False) -> None:
+        """Queue a message: it is on disk when this returns. `once`: nothing of this key is queued a second time."""
         if receiver not in self.receivers:
             return
         with self._changed:
             waiting = self._waiting[receiver]
-            if key:
+            if once:
+                if (receiver, key) in self._taken:
+                    return
+            elif key:
                 self._drop(
                     receiver, [row for row in waiting if row.key == key and row is not self._flying.get(receiver)]
                 )
             row = self._write(receiver, key, encode(body))
             waiting.append(row)
+            if once:  # after the message: a crash in between leaves a message that waits, whose key is known
+                self._taken.add((receiver, key))
+                self._try("INSERT OR REPLACE INTO taken VALUES (?, ?, ?)", (receiver, key, row.at_s))
             over = len(waiting) - self.config.most_waiting
             if over > 0:
                 self._lose(receiver, waiting[:over], "too many messages wait")
@@ -249,6 +258,10 @@ class Sender:
             if receiver in self._waiting:
                 self._waiting[receiver].append(_Waiting(id, key, body, at_s))
             self._next_id = max(self._next_id, id + 1)
+        oldest_s = self.clock() - self.config.oldest_s
+        self._try("DELETE FROM taken WHERE at_s < ?", (oldest_s,))
+        self._taken = set(self._disk.execute("SELECT receiver, key FROM taken").fetchall())
+        self._taken |= {(name, row.key) for name, rows in self._waiting.items() for row in rows if row.key != ""}
         for name, at_s, ok, why, num_sent, num_lost in self._disk.execute("SELECT * FROM delivery"):
             self._deliveries[name] = Delivery(
                 at_s=at_s, ok=None if ok is None else bool(ok), why=why, num_sent=num_sent, num_lost=num_lost

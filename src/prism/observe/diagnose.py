@@ -10,15 +10,18 @@ import polars as pl
 
 from prism.observe import levels
 from prism.observe.delays.comparison import Comparison
+from prism.observe.delays.ledger import keep_ledger
 from prism.observe.delays.ranking import find_all
+from prism.observe.delays.stalls import StallConfig
 from prism.observe.diagnosis import Diagnosis, JobDiagnosis
 from prism.observe.findings.case import Case, make_case
 from prism.observe.findings.routes import find_routes
+from prism.observe.jobs.given import GivenJobs, find_contradictions, number_given_ends, part_given_jobs
 from prism.observe.jobs.grouping import ObservedJob, PeriodEstimator, find_remnants, measure_period, recognise_jobs
 from prism.observe.jobs.lives import part_successive_jobs
 from prism.observe.jobs.tenants import answers_on_one_connection, list_ports, part_simultaneous_jobs
 from prism.observe.parallelism.known_jobs import Known, is_steady
-from prism.observe.parallelism.layout import infer_layout, relabel_ties
+from prism.observe.parallelism.layout import declare_layout, infer_layout, relabel_ties
 from prism.observe.parallelism.message_streams import find_message_streams, find_rows
 from prism.observe.parallelism.pairs import choose_kind, label_pairs
 from prism.observe.parallelism.rank_counts import count_own_nics, count_unseen_ranks
@@ -37,6 +40,7 @@ from prism.observe.traffic.table import Traffic
 from prism.observe.traffic.threads import describe_error, do_beside, do_each, try_each
 from prism.records.findings import Finding
 from prism.records.layout import Layout
+from prism.records.scheduled import ScheduledJob
 
 _BURSTS = (
     "its records are cut at another place in each step, so that steps are read from what each connection sends between "
@@ -61,25 +65,32 @@ def diagnose(
     study: Callable[[Traffic, Sequence[ObservedJob]], Sequence[JobDiagnosis]] = study_jobs,
     estimate_period: PeriodEstimator = measure_period,
     needs_findings: Callable[[JobDiagnosis], bool] | None = None,
+    given: Sequence[ScheduledJob] = (),
+    until_ns: int | None = None,
 ) -> Diagnosis:
     """Diagnose every job in FLOWS.
 
     `study` may distribute the jobs over machines, and `estimate_period` may already know the step length. Findings are
-    computed only for jobs for which `needs_findings` is true.
+    computed only for jobs for which `needs_findings` is true. Jobs that are `given` are not inferred. What was observed
+    until a moment after the last flow is silent there.
     """
     flows, clocks = align_clocks(flows, topology)
-    traffic = part_simultaneous_jobs(part_successive_jobs(prepare_traffic(flows, topology)))
+    traffic, known = part_given_jobs(prepare_traffic(flows, topology), given)
+    traffic = number_given_ends(part_simultaneous_jobs(part_successive_jobs(traffic)))
     routes = do_beside(lambda: find_routes(flows, traffic))
     since, until = (int(x or 0) for x in (traffic.pairs["first_ns"].min(), traffic.pairs["last_ns"].max()))  # type: ignore[arg-type]
-    jobs = tuple(study(traffic, recognise_jobs(traffic, estimate_period)))
+    until = max(until, until_ns or 0)
+    jobs = tuple(study(traffic, recognise_jobs(traffic, estimate_period, known.jobs)))
     ends = find_ends(traffic, jobs, until)
     jobs = tuple(do_each(lambda job: _tell_life(traffic, job, since, ends[job.id]), jobs))
     examined = jobs if needs_findings is None else [job for job in jobs if needs_findings(job)]
-    notes = [*traffic.notes, *((clocks.note,) if clocks.note else ())]
+    jobs = tuple(_heed_given(traffic, known, job, until) for job in jobs)
+    notes = [*traffic.notes, *known.notes, *((clocks.note,) if clocks.note else ())]
     notes += [f"{job.id}: {note}" for job in jobs for note in job.notes]
     studied = [job for job in examined if job.studied]
     cases = [
-        case for _, case in try_each(lambda job: open_case(traffic, job, ends[job.id]), studied, lambda j: j.id, notes)
+        replace(case, runs=_may_run(job, ends[job.id], until_ns))
+        for job, case in try_each(lambda job: open_case(traffic, job, ends[job.id]), studied, lambda j: j.id, notes)
     ]
     compared: dict[str, Comparison] = {}
     findings = find_all(cases, routes.result(), notes, compared)
@@ -88,6 +99,7 @@ def diagnose(
     unclear = {case.job.id for case in cases if case.wanders}
     jobs = tuple(_agree_with(findings, unclear, job) for job in jobs)
     jobs, findings = join_phases(traffic, jobs, findings)
+    jobs = tuple(_count_seconds(traffic, job, findings, until) for job in jobs)
     notes += [line for job in jobs for note in job.notes if (line := f"{job.id}: {note}") not in notes]
     return Diagnosis(jobs=jobs, findings=findings, notes=tuple(notes), traffic=traffic)
 
@@ -108,6 +120,32 @@ def _tell_life(traffic: Traffic, job: JobDiagnosis, since_ns: int, until_ns: int
     return replace(job, life=life)
 
 
+def _may_run(job: JobDiagnosis, end_ns: int, until_ns: int | None) -> bool | None:
+    """Whether a silent job still runs: what its scheduler says; None if a stream goes on, and it may."""
+    given = job.observed.given
+    if given is not None and (given.running is not None or given.end_ns is not None):
+        return bool(given.running) if given.end_ns is None else given.end_ns > end_ns
+    return None if until_ns is not None and end_ns >= until_ns else False
+
+
+def _heed_given(traffic: Traffic, known: GivenJobs, job: JobDiagnosis, until_ns: int) -> JobDiagnosis:
+    """A job with what the operator says of it, and notes on what the records say otherwise."""
+    given = job.observed.given
+    if given is None:
+        return job
+    notes = find_contradictions(traffic, known, known.jobs.index(given))
+    life = job.life
+    if given.start_ns is not None:
+        life = replace(life, started_ns=given.start_ns)
+    if given.end_ns is not None and given.end_ns <= until_ns:
+        life = replace(life, state="ended", ended_ns=given.end_ns, beginning=None)
+    elif given.running and life.state == "ended" and job.steps.height:
+        silent_s = (until_ns - job.observed.last_ns) / 1e9
+        notes += (f"{given.name} runs by the table, but has sent nothing for the last {silent_s:,.0f} s",)
+        life = replace(life, state="stopped")
+    return replace(job, life=life, notes=(*job.notes, *notes))
+
+
 def _agree_with(findings: Sequence[Finding], unclear: set[str], job: JobDiagnosis) -> JobDiagnosis:
     """A job that seemed to have ended has stopped if a rank is found that the others wait for.
 
@@ -115,9 +153,24 @@ def _agree_with(findings: Sequence[Finding], unclear: set[str], job: JobDiagnosi
     """
     if job.id in unclear:
         job = replace(job, visible=replace(job.visible, comparable=False))
-    if job.life.state != "ended" or not any(f.kind == "hang" and f.job == job.id for f in findings):
+    stands = [
+        f for f in findings if f.kind in ("hang", "stall") and f.job == job.id and f.end_ns > job.observed.last_ns
+    ]
+    if not stands:
         return job
-    return replace(job, life=replace(job.life, state="stopped"))
+    sure = any(f.kind == "hang" or f.score > StallConfig().may_be_over for f in stands)
+    return replace(job, life=replace(job.life, state="stopped", ended_ns=None)) if sure else job
+
+
+def _count_seconds(traffic: Traffic, job: JobDiagnosis, findings: Sequence[Finding], until_ns: int) -> JobDiagnosis:
+    """A job with what its seconds were spent on."""
+    own = traffic.messages_of(job.observed.pairs)
+    stops = [finding for finding in findings if finding.job == job.id]
+    end = until_ns if job.life.ended_ns is None else job.life.ended_ns
+    life = (max(job.life.started_ns, job.observed.first_ns), end)
+    if job.observed.given is not None and job.life.started_ns < job.observed.first_ns:
+        life = job.life.started_ns, end
+    return replace(job, seconds=keep_ledger(own, job.steps, list_saves(traffic, job.observed), stops, life))
 
 
 def open_case(traffic: Traffic, job: JobDiagnosis, until_ns: int) -> Case:
@@ -135,7 +188,7 @@ def open_case(traffic: Traffic, job: JobDiagnosis, until_ns: int) -> Case:
         case, bursts=job.bursts is not None, regular=job.regular, sent_until_ns=sent_until_ns,
         beginning=job.life.beginning, meets=answers_on_one_connection(traffic, job.observed.pairs),
     )  # fmt: skip
-    return replace(case, saves=saves, waits_visible=job.visible.waits)
+    return replace(case, saves=saves)
 
 
 def study_job(
@@ -186,6 +239,9 @@ def _study(traffic: Traffic, job: ObservedJob, gpus_per_host: int | None, known:
         count_own_nics(traffic, job),
     )  # fmt: skip
     streams = relabel_ties(streams, stages)
+    given = job.given
+    if given is not None and given.gpus is not None and given.hosts:
+        gpus_per_host = max(1, round(given.gpus / len(given.hosts)))
     layout = known.layout if known is not None else infer_layout(traffic, job, streams, stages, gpus_per_host)
     pairs = known.name_pairs(traffic, job) if known is not None else None
     visible = judge_visibility(traffic, streams, steps)
@@ -221,8 +277,9 @@ def _study(traffic: Traffic, job: ObservedJob, gpus_per_host: int | None, known:
     if np.isin(job.endpoints, traffic.mixed).any():
         visible, layout = replace(visible, notes=(*visible.notes, MIXED)), layout.cap(levels.SHARE_HALF)
     layout, unseen = find_unseen(traffic, job).judge(traffic, layout)
+    layout, unlike = declare_layout(layout, given)
     by_messages = replace(
-        list_unstudied(traffic, job, *visible.notes, *unseen),
+        list_unstudied(traffic, job, *visible.notes, *unseen, *unlike),
         visible=visible, layout=layout, pairs=pairs, steps=steps, streams=streams, stages=stages, clock=clock,
     )  # fmt: skip
     return _read_bursts(traffic, by_messages, messages)

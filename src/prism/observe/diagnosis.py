@@ -8,6 +8,7 @@ from typing import Any
 import polars as pl
 
 from prism.observe.delays.comparison import Comparison
+from prism.observe.delays.ledger import Seconds
 from prism.observe.jobs.grouping import ObservedJob
 from prism.observe.parallelism.stages import StageMap
 from prism.observe.steps.life import Life
@@ -55,6 +56,7 @@ class JobDiagnosis:
     ports: tuple[str, ...] = ()  # of its connections at its first endpoint, where records have them
     notes: tuple[str, ...] = ()  # what the records cannot show of it, and why it could not be analysed
     compared: Comparison | None = None  # what was compared, where there is no finding
+    seconds: Seconds = field(default_factory=Seconds)
     phases: tuple[Phase, ...] = ()  # where it went on with other hosts
 
     @property
@@ -77,6 +79,7 @@ class JobDiagnosis:
         document = self.layout.to_json()
         return {
             "id": self.id,
+            **({"name": self.observed.given.name} if self.observed.given is not None else {}),
             "state": self.life.state,
             "started_ns": self.life.started_ns,
             "ended_ns": self.life.ended_ns,
@@ -88,7 +91,9 @@ class JobDiagnosis:
             "stages": document["stages"],
             "finding_stages": self.finding_stages,
             "steps": self.steps.to_dicts(),
+            "seconds": self.seconds.to_json(),
             "notes": list(self.notes),
+            **({"given": self.observed.given.to_json()} if self.observed.given is not None else {}),
             **({"compared": self.compared.to_json()} if self.compared is not None else {}),
             **({"phases": [phase.to_json() for phase in self.phases]} if self.phases else {}),
         }

@@ -21,6 +21,7 @@ from prism.observe.diagnose import diagnose, study_jobs
 from prism.observe.diagnosis import Diagnosis, JobDiagnosis
 from prism.observe.jobs.grouping import ObservedJob
 from prism.observe.traffic.table import Traffic
+from prism.records.scheduled import ScheduledJob
 
 _CONNECT_S = 5
 _OBJECT_STORE_BYTES = 200 * 2**20  # of an embedded Ray; what does not fit is spilled to disk
@@ -32,12 +33,15 @@ def diagnose_on_ray(
     *,
     address: str | None = None,
     gpus_per_host: int | None = None,
+    given: Sequence[ScheduledJob] = (),
 ) -> Diagnosis:
     """`diagnose` with the jobs spread over Ray: at `address`, at RAY_ADDRESS, or embedded in this process."""
     if importlib.util.find_spec("ray") is None:
         raise MissingExtraError("--engine ray", "observe")
     with _connect(address or os.environ.get("RAY_ADDRESS")) as ray:
-        return diagnose(flows, topology, study=lambda traffic, jobs: _study_on(ray, traffic, jobs, gpus_per_host))
+        return diagnose(
+            flows, topology, study=lambda traffic, jobs: _study_on(ray, traffic, jobs, gpus_per_host), given=given
+        )
 
 
 def _study_on(ray: Any, traffic: Traffic, jobs: Sequence[ObservedJob], gpus_per_host: int | None) -> list[JobDiagnosis]:

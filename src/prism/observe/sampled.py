@@ -58,7 +58,9 @@ def keep_certain(
     told = tuple(f"{job.id}: {job.notes[-1]}" for job in jobs if job.id in seen and not job.studied and job.notes)
     studied = {job.id for job in jobs if job.studied}
     # Times of single transfers are off by a gap between samples, so only a stop is drawn from them.
-    findings = tuple(f for f in diagnosis.findings if f.job not in seen or (f.kind == "hang" and f.job in studied))
+    findings = tuple(
+        f for f in diagnosis.findings if f.job not in seen or (f.kind in ("hang", "stall") and f.job in studied)
+    )
     return replace(diagnosis, jobs=jobs, findings=findings, notes=(*diagnosis.notes, *told))
 
 

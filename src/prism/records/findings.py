@@ -122,7 +122,7 @@ def findings_from_frame(frame: pl.DataFrame) -> list[Finding]:
 
 
 def label_alert(kind: str, job: str, culprit_type: str, culprit: str) -> dict[str, str]:
-    """The labels of a finding's alert, whoever sends it, so that one fault is one alert and one silence holds it.
+    """The labels of a finding's alert, whoever sends it, so that one fault is one alert.
 
     The job is not called `job`, a label that Prometheus gives to every target; a group's id is cut.
     """

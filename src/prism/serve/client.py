@@ -16,10 +16,7 @@ from urllib.error import HTTPError
 from urllib.parse import urlencode
 from urllib.request import Request, urlopen
 
-from prism.serve.shapes.cluster import (
-    ClusterDocument,
-    LiveDocument,
-)
+from prism.serve.shapes.cluster import ClusterDocument
 from prism.serve.shapes.evaluation import (
     EvaluationDocument,
     EvaluationsDocument,
@@ -29,12 +26,16 @@ from prism.serve.shapes.history import (
     AnnotationsDocument,
     ChannelRow,
     DifferenceDocument,
-    FeedDocument,
     HistoryDocument,
     HistoryJobsDocument,
     HostDocument,
     SearchDocument,
     Written,
+)
+from prism.serve.shapes.incidents import (
+    HoursDocument,
+    IncidentDocument,
+    IncidentsDocument,
 )
 from prism.serve.shapes.jobs import (
     FindingsDocument,
@@ -134,10 +135,6 @@ class Client:
     def cluster(self) -> ClusterDocument:
         """Jobs, hosts, switches, hot links, and who shares them."""
         return self._get(ClusterDocument, "/api/cluster")
-
-    def live(self) -> LiveDocument:
-        """The current state: jobs, the feed of findings, risks and queues."""
-        return self._get(LiveDocument, "/api/live")
 
     def failures(self) -> FailuresDocument:
         """Verdicts, hosts with their history, and supervised runs."""
@@ -274,10 +271,6 @@ class Client:
         """Everything that is known about a host."""
         return self._get(HostDocument, "/api/host", name=name, offset=offset, limit=limit)
 
-    def feed(self, *, offset: int = 0, limit: int = 200) -> FeedDocument:
-        """Findings as watches reported, updated and resolved them, newest first."""
-        return self._get(FeedDocument, "/api/feed", offset=offset, limit=limit)
-
     def annotations(self, *, job: str = "", host: str = "") -> AnnotationsDocument:
         """Remarks that people wrote."""
         return self._get(AnnotationsDocument, "/api/annotations", job=job, host=host)
@@ -289,28 +282,32 @@ class Client:
         )
 
     def delete_annotations(self, *, id: str) -> Written:
-        """End a remark or a silence."""
+        """End a remark."""
         return self._write(Written, "DELETE", "/api/annotations", {"id": id}, {})
 
-    def alerts(self) -> AlertsDocument:
-        """Channels without their addresses, what fires, and silences."""
-        return self._get(AlertsDocument, "/api/alerts")
-
-    def write_silences(
-        self, *, until_ns: int, job: str = "", kind: str = "", culprit: str = "", reason: str = ""
-    ) -> Written:
-        """Hold back alerts until a moment."""
-        return self._write(
-            Written,
-            "POST",
-            "/api/silences",
-            {},
-            {"until_ns": until_ns, "job": job, "kind": kind, "culprit": culprit, "reason": reason},
+    def incidents(
+        self, *, q: str = "", from_ns: int | None = None, to_ns: int | None = None, offset: int = 0, limit: int = 50
+    ) -> IncidentsDocument:
+        """What is sick now, worst first; and of the past what was asked for, newest first."""
+        return self._get(
+            IncidentsDocument, "/api/incidents", q=q, from_ns=from_ns, to_ns=to_ns, offset=offset, limit=limit
         )
 
-    def delete_silences(self, *, id: str) -> Written:
-        """End a remark or a silence."""
-        return self._write(Written, "DELETE", "/api/silences", {"id": id}, {})
+    def write_incidents(self, *, id: str, what: Literal["acknowledged", "closed"]) -> Written:
+        """Take an incident up, or close it."""
+        return self._write(Written, "POST", "/api/incidents", {}, {"id": id, "what": what})
+
+    def incident(self, *, id: str) -> IncidentDocument:
+        """One incident: its evidence from every source, what to do, and its history."""
+        return self._get(IncidentDocument, "/api/incident", id=id)
+
+    def hours(self, *, from_ns: int | None = None, to_ns: int | None = None) -> HoursDocument:
+        """GPU-hours bought, used and lost, to what and since when; in money if a price is set."""
+        return self._get(HoursDocument, "/api/hours", from_ns=from_ns, to_ns=to_ns)
+
+    def alerts(self) -> AlertsDocument:
+        """Channels without their addresses, and what people were told that is not over."""
+        return self._get(AlertsDocument, "/api/alerts")
 
     def write_alerts_test(self, *, channel: str) -> ChannelRow:
         """Send a test message to a channel and say how it went."""

@@ -16,7 +16,7 @@ from prism.serve.recognise import Key, Reading, Recognised, Recogniser, owner_of
 from prism.serve.snapshot import FileState, Problem, Snapshot, Source
 from prism.serve.sources.evaluated import Evaluated
 from prism.serve.sources.supervised import Supervised, is_supervised
-from prism.serve.sources.watched import Watched
+from prism.serve.sources.watched import Watched, is_watching
 
 _INVESTIGATION_FILE = "investigation.json"  # as `prism investigate` calls it
 _MOST_OPENED = 8
@@ -178,6 +178,9 @@ class Library:
                 yield FileState(path=path, state="broken", since_ns=result.since_ns, message=result.message)
             elif isinstance(result, Evaluated) and result.broken:
                 yield FileState(path=path, state="broken", since_ns=result.updated_ns, message=result.broken)
+            elif isinstance(result, Watched) and result.alive is False:
+                message = f"{path}: its watch is gone without a word: it was killed, or its machine was restarted"
+                yield FileState(path=path, state="stale", since_ns=result.updated_ns, message=message)
             elif _is_live(result) and self.clock() - result.updated_ns > self.config.stale_s * 1e9:
                 message = f"{path}: still at work by its own word, and not written to for long"
                 yield FileState(path=path, state="stale", since_ns=result.updated_ns, message=message)
@@ -185,12 +188,16 @@ class Library:
 
 def _has_ended(folder: Folder, source: Source | Problem) -> bool:
     """Whether a run had a supervisor when it was read, and has none now: a killed one leaves no trace in files."""
+    if isinstance(source, Watched):
+        return bool(source.alive) and not is_watching(folder, source)
     return isinstance(source, Supervised) and source.supervised and not is_supervised(folder, source.place)
 
 
 def _is_live(source: Source) -> bool:
     """Whether a process writes to it while it runs."""
-    return isinstance(source, Watched) or (isinstance(source, Evaluated) and source.progress.state == "running")
+    return (isinstance(source, Watched) and not source.ended) or (
+        isinstance(source, Evaluated) and source.progress.state == "running"
+    )
 
 
 def choose_newest(readings: Iterable[Reading], most: int) -> list[Reading]:

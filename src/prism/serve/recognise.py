@@ -142,7 +142,7 @@ class _Glance:
                     run = self._reading("state.json", "supervised", "decisions.jsonl", "lock")
                     yield Reading(run.key, (*run.files, *self._list_attempts()), run.reader)
                 case "prism.watch-state" | "broken":
-                    yield self._reading("state.json", "watched")
+                    yield self._reading("state.json", "watched", "lock", "topology.csv")
 
     def _reading(self, name: str, reader: str, *beside: str) -> Reading:
         depends = tuple(self.place.files[n] for n in dict.fromkeys((name, *beside)) if n in self.place.files)

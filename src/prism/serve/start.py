@@ -9,7 +9,7 @@ import secrets
 import socket
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib.util import find_spec
 from ipaddress import IPv4Network, IPv6Network, ip_address, ip_network
 from pathlib import Path
@@ -123,7 +123,7 @@ def serve(config: ServeConfig, say: Callable[[str], None]) -> None:
 
 def make_app_config(config: ServeConfig, token: str | None) -> AppConfig:
     """The configuration of the service; reads the files that the options name."""
-    from prism.serve.alerts import AlertConfig, read_alerts
+    from prism.incidents import AlertConfig, read_alerts
     from prism.serve.folder import ScanLimits
     from prism.serve.history.database import forget_index
     from prism.serve.history.index import HistoryConfig
@@ -151,7 +151,11 @@ def make_app_config(config: ServeConfig, token: str | None) -> AppConfig:
         limits=ScanLimits(depth=config.depth, files=config.most_files),
         guard=guard,
         history=HistoryConfig(state=config.state, keep_days=config.keep_days, clusters=config.clusters),
-        alerts=read_alerts(config.alerts_file) if config.alerts_file is not None else AlertConfig(),
+        alerts=replace(
+            read_alerts(config.alerts_file) if config.alerts_file is not None else AlertConfig(),
+            price=config.price,
+            currency=config.currency,
+        ),
         price=Price(per_gpu_hour=config.price, currency=config.currency),
     )
 

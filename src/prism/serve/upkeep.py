@@ -1,4 +1,4 @@
-"""The periodic work while a folder is served: listing it, the index, alerts."""
+"""The periodic work while a folder is served: listing it, the index, incidents."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import NoReturn
 
-from prism.serve.alerts import AlertConfig, Alerter
+from prism.incidents import AlertConfig
 from prism.serve.history.index import HistoryConfig, HistoryIndex
 from prism.serve.history.notes import Notes
+from prism.serve.incidents import KeptIncidents
 from prism.serve.library import Library
 from prism.serve.recognise import Key, Reading
-from prism.serve.views.looks import find_now
 
 _FEW = 200  # sources that are indexed before the first answer
 _LOOK_SHARE = 10.0  # listing the folder takes at most one part in so many of a core
@@ -29,7 +29,7 @@ class Upkeep:
     library: Library
     index: HistoryIndex
     notes: Notes
-    alerter: Alerter
+    incidents: KeptIncidents
     every_s: float
     _indexed: Mapping[Key, Reading] | None = field(default=None)
 
@@ -38,9 +38,10 @@ class Upkeep:
         """List the folder once and index a few sources, so that the first answers have a history."""
         library.refresh()
         index = HistoryIndex(replace(history, name=history.name or library.folder.root.name))
-        upkeep = cls(library, index, Notes(history.state), Alerter(alerts, history.state), every_s)
+        upkeep = cls(library, index, Notes(history.state), KeptIncidents(alerts, history.state), every_s)
         if len(library.readings) <= _FEW:
             upkeep.bring_up_to_date()
+        upkeep.tend()
         return upkeep
 
     def bring_up_to_date(self) -> None:
@@ -50,18 +51,14 @@ class Upkeep:
             self.index.update(readings, self.library.load)
             self._indexed = readings
 
-    def alert(self) -> None:
-        """Send new findings to the channels."""
-        snapshot = self.library.snapshot
-        unread = [state.path for state in snapshot.states if state.state in ("broken", "gone")]
-        lost = {path.rpartition("/")[0] or "." for path in unread}
-        self.alerter.look(find_now(snapshot).findings, self.notes.silences(), lost)
+    def tend(self) -> None:
+        """Bring the incidents up to date, and tell people."""
+        self.incidents.tend(self.library.snapshot, self.notes)
 
     def start(self, look: Callable[[], object] | None = None) -> list[asyncio.Task[NoReturn]]:
         """The tasks that go on until they are cancelled."""
         works = [(look or self.library.refresh, "looking at the folder"), (self.bring_up_to_date, "the index")]
-        if self.alerter.config.channels:
-            works.append((self.alert, "alerts"))
+        works.append((self.tend, "incidents"))
         return [asyncio.create_task(repeat(work, self.every_s, what)) for work, what in works]
 
 

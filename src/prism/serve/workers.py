@@ -28,10 +28,10 @@ from pathlib import Path
 from typing import Any
 
 from prism.errors import PrismError
-from prism.serve.alerts import Alerter
 from prism.serve.folder import Folder
 from prism.serve.history.database import IndexReader
 from prism.serve.history.notes import Notes
+from prism.serve.incidents import FollowedIncidents
 from prism.serve.library import Library
 from prism.serve.upkeep import Upkeep, log
 from prism.serve.web.app import AppConfig, Backing, create_app
@@ -114,12 +114,13 @@ def run_worker(app: AppConfig, server: ServerConfig, worker: Worker) -> None:
     library.refresh()
     state = app.history.state
     assert state is not None
+    incidents = FollowedIncidents(app.alerts, state)
     backing = Backing(
         library=library,
         index=IndexReader(state, worker.shared.num_waiting),
         notes=Notes(state),
-        alerter=Alerter(app.alerts, state, follows=True),
-        version=worker.shared.version,
+        incidents=incidents,
+        version=lambda: worker.shared.version() + incidents.version,
     )
     made = create_app(app, backing)
     worker.shared.numbers[1 + worker.number] = worker.look
@@ -170,6 +171,7 @@ class Keeper:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
             self.upkeep.index.close()
+            self.upkeep.incidents.close()
 
     def _look(self) -> None:
         """List the folder, and tell the workers what changed."""

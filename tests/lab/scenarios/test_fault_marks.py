@@ -10,10 +10,10 @@ import polars as pl
 
 from prism.lab.scenarios import load_scenario, make_scenario
 from prism.lab.scenarios.fault import Fault
-from prism.lab.scenarios.job import Job
 from prism.lab.scenarios.run import ScenarioRun
 from prism.lab.scenarios.scenario import Scenario
 from prism.lab.scenarios.stalled import take_ns
+from prism.simulate.plans.job import Job
 
 
 def make_ring(fault: Fault, **settings: Any) -> ScenarioRun:

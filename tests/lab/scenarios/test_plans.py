@@ -12,16 +12,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from prism.errors import BadConfigError
-from prism.lab.scenarios.job import Job
-from prism.lab.scenarios.layout import lay_out
-from prism.lab.scenarios.model import MODELS, ModelShape
-from prism.lab.scenarios.program import build_step
-from prism.lab.scenarios.schedule import order_tasks
-from prism.lab.scenarios.sizes import size_up
 from prism.simulate import solve
 from prism.simulate.cluster_file import load_cluster
 from prism.simulate.costs import ClusterCosts
 from prism.simulate.messages import find_messages
+from prism.simulate.plans.job import Job
+from prism.simulate.plans.layout import lay_out
+from prism.simulate.plans.model import MODELS, ModelShape
+from prism.simulate.plans.program import build_step
+from prism.simulate.plans.schedule import order_tasks
+from prism.simulate.plans.sizes import size_up
 
 CLUSTER = load_cluster("dgx-h100", num_hosts=64)
 TINY = ModelShape(layers=16, hidden=1024, ffn=2816, heads=16, kv_heads=16, vocab=32000, seq=2048)

@@ -31,8 +31,12 @@ def test_every_metric_it_asks_for_is_served() -> None:
     served = set(re.findall(r"^# TYPE (\S+)", render_metrics(status), flags=re.MULTILINE))
     asked = {name for text in expressions() for name in re.findall(r"prism_watch_\w+", text)}
     assert asked <= served
-    # What is served and not drawn: how many datagrams came, and how many looks were taken.
-    assert served - asked == {"prism_watch_received_total", "prism_watch_looks_total"}
+    # What is served and not drawn: how many datagrams came, how many looks were taken, and a disk that is full.
+    assert served - asked == {
+        "prism_watch_received_total",
+        "prism_watch_looks_total",
+        "prism_watch_state_in_memory_only",
+    }
 
 
 def test_labels_it_groups_by_are_those_of_the_metrics() -> None:

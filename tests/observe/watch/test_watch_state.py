@@ -100,13 +100,69 @@ def test_jobs_keep_their_names_when_their_order_changes():
 @pytest.mark.parametrize(("studied", "over"), [(True, ["resolved"]), (False, [])])
 def test_a_finding_is_over_only_once_its_job_was_studied_without_it(studied: bool, over: list[str]):
     state = quick_state()
+    state.handle(make_report(27))
     for until in (30, 33):
-        state.handle(make_report(until, make_finding(end_s=until)))
+        state.handle(make_report(until, make_finding(end_s=until), step_s=1.3))
     plain = make_report(36)
-    jobs = tuple(replace(j, studied=studied, step_s=None) for j in plain.jobs)
+    jobs = tuple(replace(j, studied=studied) for j in plain.jobs)
     looks = [replace(plain, until_ns=s * S, jobs=jobs) for s in (36, 39, 42)]
     assert [told.status for look in looks for told in state.handle(look)] == over
-    assert state.jobs["job-1"].step_s == (None if studied else 1.0)
+
+
+@pytest.mark.parametrize("known", [True, False])
+def test_a_fault_that_no_window_shows_any_more_stays_open_until_steps_are_as_before(known: bool, tmp_path):
+    state = quick_state()
+    if known:
+        state.handle(make_report(27))  # its steps last a second
+    for until in (30, 33, 36):
+        state.handle(make_report(until, make_finding(end_s=until), step_s=1.3))
+    state.save(tmp_path / "state.json")
+    state = load_state(tmp_path / "state.json")
+    assert [t for until in range(39, 120, 3) for t in state.handle(make_report(until, step_s=1.3))] == []
+    assert len(state.firing()) == 1
+    told = [t for until in range(120, 135, 3) for t in state.handle(make_report(until, step_s=1.02))]
+    assert [t.status for t in told] == ["resolved"]
+
+
+def test_a_stop_is_over_once_its_job_steps_again():
+    state = quick_state()
+    state.handle(make_report(30, make_finding(kind="hang", start_s=20, end_s=30, cost=100)))
+    stands = make_report(33)
+    still = [
+        replace(stands, until_ns=s * S, jobs=(replace(stands.jobs[0], stepped_ns=20 * S),)) for s in range(33, 60, 3)
+    ]
+    assert [t for look in still for t in state.handle(look)] == []
+    assert [t.status for until in (60, 63) for t in state.handle(make_report(until))] == ["resolved"]
+
+
+def test_one_fault_is_one_finding_whatever_part_of_it_a_look_names():
+    state = quick_state()
+    state.handle(make_report(30, make_finding(kind="slow_step", culprit="job-1", end_s=30)))
+    state.handle(make_report(33, make_finding(kind="slow_step", culprit="job-1", end_s=33)))
+    jobs = {"job-1": ["10.0.0.1", "10.0.0.2", "10.0.1.1"]}
+    names = ["10.0.0.1", "node-0", "10.0.0.2>leaf-3"]
+    told = [
+        state.handle(make_report(36 + 3 * i, make_finding(culprit=name, end_s=36 + 3 * i), jobs=jobs))
+        for i, name in enumerate(names)
+    ]
+    assert len(state.findings) == 1 and state.findings[0].culprit == "10.0.0.2>leaf-3"
+    assert [[(t.update, t.finding.kind) for t in look] for look in told] == [[(True, "slow_compute")], [], []]
+    state.handle(make_report(45, make_finding(culprit="10.0.1.1", end_s=45), jobs=jobs))
+    assert len(state.findings) == 2  # another host
+
+
+def test_a_pause_as_long_as_earlier_ones_is_no_stall():
+    state = quick_state()
+    look = make_report(30)
+    state.handle(replace(look, jobs=(replace(look.jobs[0], pause_s=20.0),)))
+    for until in (130, 133):  # the window no longer holds the earlier pause
+        assert (
+            state.handle(make_report(until, make_finding(kind="stall", culprit="job-1", start_s=100, end_s=until)))
+            == []
+        )
+    for until in (150, 153):
+        told = state.handle(make_report(until, make_finding(kind="stall", culprit="job-1", start_s=100, end_s=until)))
+    assert [t.finding.kind for t in told] == ["stall"]
 
 
 def test_what_is_long_over_is_forgotten():

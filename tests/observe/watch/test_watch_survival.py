@@ -49,7 +49,7 @@ def watch_folder(folder: Path, state: Path, die_after: int | None) -> tuple[list
         looks.append((until_ns, flows.height))
         return number_of_flows(flows, until_ns)
 
-    def submit(flows: pl.DataFrame, topology: object, until_ns: int) -> Any:
+    def submit(flows: pl.DataFrame, topology: object, until_ns: int, given: object = ()) -> Any:
         from concurrent.futures import Future
 
         done: Future[WindowReport] = Future()
@@ -208,8 +208,9 @@ def test_a_folder_that_falls_silent_is_looked_at_by_the_clock(tmp_path, monkeypa
 
 def test_a_finding_that_is_not_seen_any_more_is_reported_as_resolved_once():
     state = WatchState(warm_up_ns=0)
+    state.handle(make_report(7))
     for until in (10, 13):
-        told = state.handle(make_report(until, make_finding(end_s=until)))
+        told = state.handle(make_report(until, make_finding(end_s=until), step_s=1.3))
     assert [(t.id, t.status) for t in told] == [("finding-1", "firing")]
     over = [t for until in (16, 19, 22, 25, 28) for t in state.handle(make_report(until))]
     assert [(t.id, t.status, t.update) for t in over] == [("finding-1", "resolved", True)] and state.firing() == []

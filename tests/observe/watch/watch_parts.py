@@ -29,11 +29,25 @@ def make_finding(job: str = "job-1", culprit: str = "10.0.0.1", start_s: float =
                    lost_gpu_seconds=cost, score=0.9, evidence=evidence)  # fmt: skip
 
 
-def make_report(until_s: float, *findings: Finding, jobs: dict[str, list[str]] | None = None) -> WindowReport:
+def make_report(
+    until_s: float, *findings: Finding, jobs: dict[str, list[str]] | None = None, step_s: float = 1.0
+) -> WindowReport:
+    """A look at jobs whose steps go on and last so long; hosts have ten addresses each."""
     jobs = jobs or {"job-1": ["10.0.0.1", "10.0.0.2"]}
     return WindowReport(
         until_ns=int(until_s * S),
-        jobs=tuple(SeenJob(id=i, endpoints=tuple(e), step_s=1.0, num_steps=9) for i, e in jobs.items()),
+        jobs=tuple(
+            SeenJob(
+                id=i,
+                endpoints=tuple(e),
+                step_s=step_s,
+                recent_s=step_s,
+                num_steps=9,
+                stepped_ns=int(until_s * S),
+                host_of={a: f"node-{a.split('.')[2]}" for a in e},
+            )
+            for i, e in jobs.items()
+        ),
         findings=findings,
     )
 
@@ -72,7 +86,9 @@ class ScriptedAnalyst:
         self.looks: list[tuple[int, int]] = []  # flows, until
         self._answer = answer
 
-    def submit(self, flows: pl.DataFrame, topology: pl.DataFrame | None, until_ns: int) -> Future[WindowReport]:
+    def submit(
+        self, flows: pl.DataFrame, topology: pl.DataFrame | None, until_ns: int, given: object = ()
+    ) -> Future[WindowReport]:
         self.looks.append((flows.height, until_ns))
         done: Future[WindowReport] = Future()
         try:

@@ -72,6 +72,7 @@ def describe_report(report: Characterization) -> dict[str, Any]:
         "failures": found.failures.to_dicts(),
         "reliability": asdict(found.reliability),
         "node_failures": found.node_failures.head(100).to_dicts(),
+        "bad_nodes": found.bad_nodes.to_dicts(),
         "checkpoint_advice": asdict(report.plan) if report.plan else None,
         "utilisation": report.utilisation.metrics.to_dicts() if report.utilisation else None,
         "faults": _describe_faults(report.faults) if report.faults else None,

@@ -8,9 +8,10 @@ import polars as pl
 
 from prism.datacenter.characterize.distribution import describe_counts
 from prism.datacenter.characterize.tally import Tally
-from prism.datacenter.characterize.vocabulary import FAILED_STATES
+from prism.datacenter.characterize.vocabulary import FAILED_STATES, INFRASTRUCTURE
 from prism.machine.hosts import expand_hosts
 from prism.records.verdict import CATEGORY_OF_REASON
+from prism.recover.blame import blame_nodes
 
 NOT_RECORDED = "(not recorded)"
 MID_RUN_S = 600.0  # a job that failed earlier lost too little work to matter for checkpoints
@@ -110,8 +111,7 @@ def measure_reliability(tally: Tally, gpus_per_node: int) -> Reliability:
     failures = int(gpu_cells.filter(failed)["jobs"].sum())
     gpu_hours = float(gpu_cells["gpu_time_s"].sum()) / 3600
     node_failures = int(gpu_cells.filter(pl.col("state") == "node_fail")["jobs"].sum())
-    infra_reasons = [reason for reason, category in CATEGORY_OF_REASON.items() if category == "infrastructure"]
-    named = pl.col("reason").is_in(infra_reasons) & (pl.col("state") != "node_fail")
+    named = pl.col("reason").is_in(INFRASTRUCTURE) & (pl.col("state") != "node_fail")
     infra = node_failures + int(tally.reasons.filter(named)["jobs"].sum())
     known = node_failures > 0 or bool(tally.reasons["reason"].is_not_null().any())
     late = pl.col("ms") >= MID_RUN_S * 1000
@@ -138,16 +138,27 @@ def measure_reliability(tally: Tally, gpus_per_node: int) -> Reliability:
     )
 
 
-def list_node_failures(node_lists: pl.DataFrame) -> pl.DataFrame:
+def list_node_failures(on_nodes: pl.DataFrame) -> pl.DataFrame:
     """Failed jobs per node, most first; a job of many nodes counts on each of them, its GPU time in equal parts."""
-    listed = node_lists.group_by("node_list").agg(pl.col("failures", "gpu_time_s").sum())
-    parts = [
-        (node, count, gpu_time / len(nodes))
-        for names, count, gpu_time in listed.iter_rows()
-        if (nodes := expand_hosts(names))
-        for node in nodes
-    ]
-    schema = {"node": pl.String, "failures": pl.Int64, "gpu_time_s": pl.Float64}
-    frame = pl.DataFrame(parts, schema=schema, orient="row")
-    summed = frame.group_by("node").agg(pl.col("failures", "gpu_time_s").sum())
-    return summed.sort("failures", "gpu_time_s", "node", descending=[True, True, False])
+    parts = _spread(on_nodes, ["node_list"], ["failures", "gpu_time_s"])
+    summed = parts.group_by("node").agg(pl.col("failures").sum(), (pl.col("gpu_time_s") / pl.col("of")).sum())
+    return summed.filter(pl.col("failures") > 0).sort("failures", "gpu_time_s", "node", descending=[True, True, False])
+
+
+def name_bad_nodes(on_nodes: pl.DataFrame) -> pl.DataFrame:
+    """Nodes whose infrastructure failures their jobs and GPU-hours do not explain, with the GPU time of these."""
+    counted = ["jobs", "held_s", "broken", "broken_s"]
+    parts = _spread(on_nodes, ["node_list", "bucket"], counted)
+    sums = {"jobs": pl.col("jobs").sum(), "hours": pl.col("held_s").sum() / 3600, "failures": pl.col("broken").sum()}
+    work = on_nodes.group_by(stratum="bucket").agg(**sums)
+    named = blame_nodes(parts.group_by("node", stratum="bucket").agg(**sums), work)
+    cost = parts.group_by("node").agg(cost_s=pl.col("broken_s").sum())
+    beyond = 1 - pl.col("expected") / pl.col("failures")
+    return named.join(cost, on="node", maintain_order="left").with_columns(pl.col("cost_s") * beyond)
+
+
+def _spread(on_nodes: pl.DataFrame, keys: list[str], sums: list[str]) -> pl.DataFrame:
+    """One row for each node of each list of nodes; `of` is how many the list has."""
+    listed = on_nodes.group_by(keys).agg(pl.col(sums).sum())
+    nodes = pl.Series([expand_hosts(names) for names in listed["node_list"]], dtype=pl.List(pl.String))
+    return listed.with_columns(node=nodes, of=nodes.list.len()).explode("node").drop_nulls("node")

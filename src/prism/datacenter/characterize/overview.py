@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 from prism.datacenter.characterize.checkpoints import CheckpointAdvice
 from prism.datacenter.characterize.failures import MID_RUN_S, NOT_RECORDED
@@ -10,9 +11,7 @@ from prism.datacenter.characterize.faults import FaultStudy
 from prism.datacenter.characterize.study import Study
 
 _TOP_CAUSES = 6
-_SUSPECT_NODES = 5
-_LEAST_FAILURES = 3  # on one node, before it is named
-_OVER_AVERAGE = 4.0  # times the failures of an average node; a judgement, checked on one planted bad node only
+_MOST_NODES = 5  # that one action names
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -107,52 +106,59 @@ def _choose_actions(found: Study, gpus_per_node: int, advice: tuple[CheckpointAd
     """The three actions that save most; savings overlap if they concern the same jobs."""
     actions = [
         *_mend_reason(found),
-        *_look_at_nodes(found, gpus_per_node),
+        *_look_at_nodes(found),
         *_fill_idle(found),
         *_save_often(found, gpus_per_node, advice),
     ]
     return tuple(sorted(actions, key=lambda action: -action.worth_gpu_hours)[:3])
 
 
+_BY_STATE = {
+    "timeout": "Have jobs save before their time limit, or give the longest a longer one",
+    "out_of_memory": "Try the largest jobs for one step before they queue: prism estimate tells their memory",
+    "node_fail": "Let jobs that lose a node restart from their last checkpoint: prism supervise",
+}
+_BY_CATEGORY = {
+    "infrastructure": "Restart jobs that {reason} ends from their last checkpoint, without the node: prism supervise",
+    "framework": "Try jobs on two nodes before they queue for many: {reason} ends them {when}",
+    "script": "Check scripts before they queue (prism check): {reason} ends them {when}",
+}
+
+
 def _mend_reason(found: Study) -> list[Action]:
-    """The most expensive failure with a known reason, and jobs that hit their time limit or ran out of memory."""
-    words = {
-        "timeout": "Have jobs save before their time limit, or give the longest a longer one",
-        "out_of_memory": "Check memory before large jobs start",
-        "node_fail": "Replace or test the nodes that fail under jobs",
-    }
+    """What a person can do about each kind of failure; it saves at most what these jobs used."""
     actions = []
     for row in found.failures.iter_rows(named=True):
         hours = row["gpu_time_s"] / 3600
-        if row["reason"] != NOT_RECORDED:
-            what = f"End failures by {row['reason']} ({row['category']})"
-        elif row["state"] in words:
-            what = words[row["state"]]
-        else:
-            what = "Find out why jobs fail: no reason is recorded (prism explain reads their logs)"
-        basis = f"{row['count']:,} jobs, {row['mean_gpus'] or 0:.1f} GPUs each on average, {hours:,.0f} GPU-hours"
-        actions.append(Action(what=what, worth_gpu_hours=hours, basis=basis))
+        after = f"after {row['ttf_median_s'] / 60:.0f} min at the median" if row["ttf_median_s"] is not None else ""
+        basis = f"{row['count']:,} jobs, {row['mean_gpus'] or 0:.1f} GPUs each on average, failed {after}".rstrip()
+        actions.append(Action(what=_say_remedy(row), worth_gpu_hours=hours, basis=basis))
     return [action for action in actions if action.worth_gpu_hours > 0]
 
 
-def _look_at_nodes(found: Study, gpus_per_node: int) -> list[Action]:
-    """Nodes with far more failed jobs than average; that may be chance or the fault of the jobs."""
-    if found.capacity is None or found.node_failures.is_empty():
+def _say_remedy(row: dict[str, Any]) -> str:
+    if row["reason"] == NOT_RECORDED:
+        unknown = "Find out why jobs fail: no reason is recorded (prism explain reads their logs)"
+        return _BY_STATE.get(row["state"], unknown)
+    early = row["ttf_median_s"] is not None and row["ttf_median_s"] < MID_RUN_S
+    when = "within minutes" if early else "after hours of work"
+    told: str = _BY_CATEGORY.get(row["category"], "Read the logs of jobs that ended with {reason}: prism explain")
+    return told.format(reason=row["reason"], when=when)
+
+
+def _look_at_nodes(found: Study) -> list[Action]:
+    """Nodes on which the infrastructure failed more often than the jobs and the GPU-hours there explain."""
+    named = found.bad_nodes.head(_MOST_NODES)
+    if named.is_empty():
         return []
-    fleet = max(found.capacity.gpus / gpus_per_node, found.node_failures.height)
-    expected = float(found.node_failures["failures"].sum()) / fleet
-    mean_time = float(found.node_failures["gpu_time_s"].sum()) / fleet
-    suspects = found.node_failures.filter(
-        (found.node_failures["failures"] >= _LEAST_FAILURES)
-        & (found.node_failures["failures"] >= _OVER_AVERAGE * expected)
-    ).head(_SUSPECT_NODES)
-    worth = float((suspects["gpu_time_s"] - mean_time).clip(lower_bound=0).sum()) / 3600
-    if suspects.is_empty() or worth <= 0:
-        return []
-    named = ", ".join(suspects["node"])
-    counts = ", ".join(str(count) for count in suspects["failures"])
-    basis = f"{counts} failed jobs there against {expected:.1f} on an average node"
-    return [Action(what=f"Test these nodes: {named}", worth_gpu_hours=worth, basis=basis)]
+    counts = ", ".join(f"{n} where {e:.1f} is expected" for n, e in named.select("failures", "expected").iter_rows())
+    return [
+        Action(
+            what=f"Drain and test {', '.join(named['node'])}: prism isolate",
+            worth_gpu_hours=float(named["cost_s"].sum()) / 3600,
+            basis=f"failures by the infrastructure: {counts}; chance at most {max(named['chance'].to_list()):.1g}",
+        )
+    ]
 
 
 def _fill_idle(found: Study) -> list[Action]:

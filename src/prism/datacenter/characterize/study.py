@@ -17,7 +17,13 @@ from prism.datacenter.characterize.distribution import (
     split_values,
     trace_cdf,
 )
-from prism.datacenter.characterize.failures import Reliability, list_failures, list_node_failures, measure_reliability
+from prism.datacenter.characterize.failures import (
+    Reliability,
+    list_failures,
+    list_node_failures,
+    measure_reliability,
+    name_bad_nodes,
+)
 from prism.datacenter.characterize.tally import BIN_NS, Tally
 from prism.datacenter.characterize.vocabulary import FINAL_OF_STATE
 
@@ -80,6 +86,7 @@ class Study:
     occupancy: pl.DataFrame  # date, mean busy_gpus and waiting_gpus
     failures: pl.DataFrame
     node_failures: pl.DataFrame
+    bad_nodes: pl.DataFrame  # those whose infrastructure failures their work does not explain
     reliability: Reliability
     exact: bool  # False: lengths of time were rounded to 0.1 %
 
@@ -103,7 +110,8 @@ def study(tally: Tally, options: StudyOptions) -> Study:
         capacity=measure_capacity(tally, gpus=options.gpus, gpus_per_node=options.gpus_per_node),
         occupancy=average_days(tally),
         failures=list_failures(tally),
-        node_failures=list_node_failures(tally.node_failures),
+        node_failures=list_node_failures(tally.on_nodes),
+        bad_nodes=name_bad_nodes(tally.on_nodes),
         reliability=measure_reliability(tally, options.gpus_per_node),
         exact=not tally.rounded,
     )

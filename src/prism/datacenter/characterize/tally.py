@@ -12,7 +12,7 @@ from typing import Any
 
 import polars as pl
 
-from prism.datacenter.characterize.vocabulary import FAILED_STATES, LIVE_STATES
+from prism.datacenter.characterize.vocabulary import FAILED_STATES, INFRASTRUCTURE, LIVE_STATES
 from prism.records.jobs import JOB_STATES
 
 BIN_S = 900  # quarter hours: every UTC offset in use is a multiple
@@ -37,7 +37,7 @@ _KEYS: Mapping[str, Mapping[str, pl.DataType | type[pl.DataType]]] = {
     "reason_days": {"day": pl.Int64, "state": _STATE, "reason": pl.String},
     "reasons": {"state": _STATE, "reason": pl.String, "ms": pl.Int64},
     "restarts": {"reason": pl.String, "ms": pl.Int64},
-    "node_failures": {"day": pl.Int64, "node_list": pl.String},
+    "on_nodes": {"day": pl.Int64, "bucket": pl.Int64, "node_list": pl.String},
 }
 _SUMS: Mapping[str, tuple[str, ...]] = {
     "cells": ("jobs", "timed", "queued", "duration_s", "queue_s", "gpu_time_s", "timed_gpus"),
@@ -53,9 +53,9 @@ _SUMS: Mapping[str, tuple[str, ...]] = {
     "reason_days": ("jobs", "gpu_time_s"),
     "reasons": ("jobs", "gpus", "gpu_time_s"),
     "restarts": ("jobs",),
-    "node_failures": ("failures", "gpu_time_s"),
+    "on_nodes": ("jobs", "held_s", "failures", "gpu_time_s", "broken", "broken_s"),
 }  # fmt: skip
-_COUNTS = ("jobs", "timed", "queued", "submitted", "submitted_gpu_jobs", "failed", "gpu_jobs", "failures")
+_COUNTS = ("jobs", "timed", "queued", "submitted", "submitted_gpu_jobs", "failed", "gpu_jobs", "failures", "broken")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,7 +72,7 @@ class Tally:
     reason_days: pl.DataFrame
     reasons: pl.DataFrame  # failed jobs per reason and time to failure
     restarts: pl.DataFrame
-    node_failures: pl.DataFrame
+    on_nodes: pl.DataFrame  # GPU jobs per day, size and node list: all, failed, and failed by the infrastructure
     rounded: bool = False
 
 
@@ -100,8 +100,7 @@ def tally_jobs(jobs: pl.DataFrame) -> Tally:
                 .collect()
             )
     if "node_list" in jobs.columns:
-        on_nodes = failed.drop_nulls("node_list").group_by("day", "node_list")
-        tables["node_failures"] = on_nodes.agg(failures=pl.len(), gpu_time_s=pl.col("gpu_time_s").sum()).collect()
+        tables["on_nodes"] = _tally_nodes(days, jobs.columns)
     return _round_if_large(_build(tables))
 
 
@@ -235,6 +234,31 @@ def _tally_reasons(failed: pl.LazyFrame) -> pl.DataFrame:
         failed.filter(pl.col("duration_s").is_not_null())
         .group_by("state", "reason", ms=_milliseconds("duration_s"))
         .agg(jobs=pl.len(), gpus=pl.col("gpus").sum(), gpu_time_s=pl.col("gpu_time_s").sum())
+        .collect()
+    )
+
+
+def _tally_nodes(days: pl.LazyFrame, columns: list[str]) -> pl.DataFrame:
+    """Work and failures per node list. What one user's jobs meet on the same nodes in a day is one failure."""
+    reason = pl.col("reason") if "reason" in columns else pl.lit(None, pl.String)
+    fault = pl.col("state").eq("node_fail").fill_null(False) | reason.is_in(INFRASTRUCTURE).fill_null(False)
+    user = pl.col("user") if "user" in columns else pl.lit(None, pl.String).alias("user")
+    first = pl.int_range(pl.len()).over("day", "node_list", "user", "fault") == 0
+    failed, gpu_time = pl.col("state").is_in(FAILED_STATES), pl.col("gpu_time_s")
+    exponent = pl.col("gpus").log(2).ceil().clip(0, 29).cast(pl.Int64)
+    return (
+        days.drop_nulls("node_list")
+        .with_columns(user, fault=fault, bucket=_bucket_size(exponent + 1))
+        .with_columns(broken=pl.col("fault") & first)
+        .group_by("day", "bucket", "node_list")
+        .agg(
+            jobs=pl.len(),
+            held_s=gpu_time.sum(),
+            failures=failed.sum(),
+            gpu_time_s=gpu_time.filter(failed).sum(),
+            broken=pl.col("broken").sum(),
+            broken_s=gpu_time.filter(pl.col("fault")).sum(),
+        )
         .collect()
     )
 

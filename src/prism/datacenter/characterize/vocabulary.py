@@ -5,16 +5,65 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 
+from prism.records.verdict import CATEGORY_OF_REASON
+
 STATE_WORDS: Mapping[str, tuple[str, ...]] = {
-    "completed": ("completed", "complete", "succeeded", "success", "pass", "passed", "terminated", "finished", "done"),
-    "failed": ("failed", "failure", "fail", "error", "boot_fail", "launch_failed", "reconfig_fail"),
-    "cancelled": ("cancelled", "canceled", "killed", "stopped", "revoked", "deleted", "aborted"),
-    "timeout": ("timeout", "deadline", "deadlineexceeded", "timelimit"),
-    "node_fail": ("node_fail", "nodefail", "node_failure", "nodelost"),
-    "preempted": ("preempted", "evicted", "suspended"),
-    "out_of_memory": ("out_of_memory", "oom", "oomkilled"),
-    "running": ("running", "active", "completing"),
-    "pending": ("pending", "waiting", "queued", "requeued", "configuring"),
+    "completed": (
+        "completed",
+        "complete",
+        "succeeded",
+        "success",
+        "pass",
+        "passed",
+        "terminated",
+        "finished",
+        "done",
+        "cd",
+        "ok",
+    ),
+    "failed": (
+        "failed",
+        "failure",
+        "fail",
+        "error",
+        "boot_fail",
+        "launch_failed",
+        "reconfig_fail",
+        "exit",
+        "f",
+        "failed_setup",
+        "failed_controller",
+    ),
+    "cancelled": (
+        "cancelled",
+        "canceled",
+        "killed",
+        "stopped",
+        "revoked",
+        "deleted",
+        "aborted",
+        "ca",
+        "removed",
+        "terminating",
+    ),
+    "timeout": ("timeout", "deadline", "deadlineexceeded", "timelimit", "to"),
+    "node_fail": ("node_fail", "nodefail", "node_failure", "nodelost", "nf"),
+    "preempted": ("preempted", "evicted", "suspended", "pr"),
+    "out_of_memory": ("out_of_memory", "oom", "oomkilled", "oom_killed"),
+    "running": ("running", "active", "completing", "r", "run", "in_use", "recovering"),
+    "pending": (
+        "pending",
+        "waiting",
+        "queued",
+        "requeued",
+        "configuring",
+        "pd",
+        "pend",
+        "inqueue",
+        "created",
+        "held",
+        "idle",
+    ),
 }
 
 # Philly says "Pass", "Killed" and "Failed"; PAI "Terminated" for a task that ended well; sacct cuts words to fit a
@@ -23,6 +72,9 @@ _STATE_OF = {word: state for state, words in STATE_WORDS.items() for word in wor
 
 FAILED_STATES = ("failed", "timeout", "node_fail", "out_of_memory")
 """What the Acme study counts as failed, plus out of memory, which Slurm reports apart."""
+
+INFRASTRUCTURE = [reason for reason, category in CATEGORY_OF_REASON.items() if category == "infrastructure"]
+"""Reasons that are a fault of the machines, not of the job."""
 
 LIVE_STATES = ("running", "pending")
 

@@ -108,19 +108,19 @@ def _compare(tally: Tally, trend: pl.DataFrame, last_day: int) -> pl.DataFrame:
         [
             pl.DataFrame(rows, schema=CHANGES, orient="row"),
             _movers(tally.reason_days.with_columns(named), "failure", "gpu_time_s", last_day),
-            _movers(_by_node(tally.node_failures), "node", "gpu_time_s", last_day),
+            _movers(_by_node(tally.on_nodes), "node", "gpu_time_s", last_day),
             _movers(tally.user_days.with_columns(name=pl.col("user")), "user's waiting", "waiting_gpu_s", last_day),
             _movers(tally.user_days.with_columns(name=pl.col("user")), "user's ended jobs", "gpu_time_s", last_day),
         ]
     )
 
 
-def _by_node(node_failures: pl.DataFrame) -> pl.DataFrame:
+def _by_node(on_nodes: pl.DataFrame) -> pl.DataFrame:
     parts = [
         list_node_failures(part).select(
             pl.lit(part["day"][0], pl.Int64).alias("day"), pl.col("node").alias("name"), "gpu_time_s"
         )
-        for part in node_failures.drop_nulls("day").partition_by("day")
+        for part in on_nodes.drop_nulls("day").partition_by("day")
     ]
     empty = pl.DataFrame(schema={"day": pl.Int64, "name": pl.String, "gpu_time_s": pl.Float64})
     return pl.concat([empty, *parts])

@@ -5,11 +5,12 @@ from __future__ import annotations
 import math
 import shlex
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
 from prism.datacenter.predict.forecast import Forecast
-from prism.datacenter.predict.nodes import NodeRisk, gather_nodes, total_per_day
+from prism.datacenter.predict.history import History
+from prism.datacenter.predict.nodes import NodeRisk, blame_places, gather_nodes, total_per_day
 from prism.recover.interval import choose_interval_s
 
 TAINT = "prism.dev/risk"
@@ -51,6 +52,16 @@ class Drain:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Suspect:
+    """A node with more events than its time in place explains."""
+
+    node: str
+    events: int
+    expected: float
+    chance: float  # of so many on any node, if all are alike
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Advice:
     """Everything that follows from the risks; nothing of it has been done."""
 
@@ -60,6 +71,7 @@ class Advice:
     drains: tuple[Drain, ...]
     spares: int
     avoid: tuple[str, ...]  # nodes that the next job should not get, riskiest first
+    test: tuple[Suspect, ...]  # nodes to take out and test: more events than their time explains
     break_even: float  # probability of failing within the run above which a drain pays
     notes: tuple[str, ...]
 
@@ -91,6 +103,7 @@ class Advice:
             ],
             "spares": self.spares,
             "avoid": list(self.avoid),
+            "test": [asdict(suspect) for suspect in self.test],
             "break_even": self.break_even,
             "reliability": self.forecast.reliability_json(),
             "slurm": slurm_commands(self),
@@ -99,8 +112,10 @@ class Advice:
         }
 
 
-def advise(forecast: Forecast, jobs: Mapping[str, Sequence[str]], config: AdviceConfig) -> Advice:
-    """Advice for jobs that run (their nodes by name) and for the next one."""
+def advise(
+    forecast: Forecast, jobs: Mapping[str, Sequence[str]], config: AdviceConfig, history: History | None = None
+) -> Advice:
+    """Advice for jobs that run (their nodes by name) and for the next one; `history` tells which nodes to test."""
     nodes = gather_nodes(forecast)
     by_id = {node.id: node for node in nodes}
     notes = list(forecast.notes)
@@ -124,6 +139,7 @@ def advise(forecast: Forecast, jobs: Mapping[str, Sequence[str]], config: Advice
         drains = _find_drains(chosen, days, loss_gpu_h, config)
     spare_nodes = nodes[: len(nodes) - len(chosen)]
     rate = told[-1].failures_per_day
+    named = blame_places(history, forecast.at_ns).iter_rows() if history is not None else ()
     return Advice(
         forecast=forecast,
         nodes=nodes,
@@ -131,6 +147,7 @@ def advise(forecast: Forecast, jobs: Mapping[str, Sequence[str]], config: Advice
         drains=tuple(drains),
         spares=count_spares(rate * config.repair_days, config.spare_confidence),
         avoid=tuple(node.id for node in spare_nodes) if forecast.tells_apart else (),
+        test=tuple(Suspect(node=n, events=k, expected=e, chance=p) for n, k, e, p in named),
         break_even=min(break_even, 1.0),
         notes=tuple(notes),
     )

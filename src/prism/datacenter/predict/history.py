@@ -19,10 +19,41 @@ from prism.records import files
 DAY_NS = 86_400_000_000_000
 _UNITS_NS = {"ns": 1, "us": 1_000, "ms": 1_000_000, "s": 1_000_000_000, "h": 3_600_000_000_000, "days": DAY_NS}
 _NAMES = {
-    "serial": ("serial", "part", "gpu", "uuid", "node_id", "node", "host", "hostname"),
+    "serial": (
+        "serial",
+        "part",
+        "gpu",
+        "uuid",
+        "node_id",
+        "node",
+        "host",
+        "hostname",
+        "gpu_uuid",
+        "gpu_id",
+        "UUID",
+        "entity",
+        "device",
+        "server",
+        "Node",
+        "Host",
+        "nodename",
+    ),
     "location": ("location", "place", "slot", "cname"),
-    "at": ("at", "time", "timestamp", "event_time", "date"),
-    "event": ("event", "event_type", "type", "code", "xid"),
+    "at": (
+        "at",
+        "time",
+        "timestamp",
+        "event_time",
+        "date",
+        "ts",
+        "datetime",
+        "start",
+        "start_time",
+        "first_seen",
+        "eventTime",
+        "Timestamp",
+    ),
+    "event": ("event", "event_type", "type", "code", "xid", "Xid", "class", "reason", "fault"),
     "counter": ("counter", "metric", "name", "field"),
     "value": ("value", "count", "reading"),
     "installed": ("installed", "insert", "start", "from"),
@@ -53,6 +84,7 @@ class History:
     place_names: tuple[str, ...]
     notes: tuple[str, ...]
     counters: tuple[Counter, ...] = ()  # used for past windows only
+    lives_known: bool = False  # parts that never had an event are in it
 
     def before(self, at_ns: int) -> History:
         """The history known at a moment: without later events and stays; stays that ended later are still open."""
@@ -71,6 +103,7 @@ class History:
             place_names=self.place_names,
             notes=self.notes,
             counters=self.counters,
+            lives_known=self.lives_known,
         )
 
 
@@ -87,7 +120,7 @@ def read_history(events: Path, lives: Path | None = None, names: Mapping[str, st
             pl.col("at").min().alias("installed"), *([pl.col("location").last()] if "location" in told.columns else [])
         )
         notes.append("no lives given: only parts that had an event are known, from their first event on")
-    return make_history(told, stays, tuple(notes))
+    return replace(make_history(told, stays, tuple(notes)), lives_known=lives is not None)
 
 
 def add_counters(history: History, path: Path, names: Mapping[str, str] | None = None) -> History:

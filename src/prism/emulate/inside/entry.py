@@ -22,7 +22,7 @@ from prism.emulate.inside.interception import intercept
 from prism.emulate.inside.kept_files import FileKeeper, note_first_step
 from prism.emulate.inside.memory import MemoryMeter, write_snapshot
 from prism.emulate.inside.plan import RunPlan, load_plan
-from prism.emulate.inside.recorder import write_log
+from prism.emulate.inside.recorder import find_place, follow_threads, write_log
 from prism.emulate.inside.refusals import refuse_what_cannot_be_seen
 from prism.emulate.inside.saving import plan_for_absent_ranks
 from prism.emulate.inside.session import Session, UnsupportedError, open_session
@@ -77,6 +77,7 @@ class RankProcess:
         self.session = open_session(plan)
         intercept(self.session)
         refuse_what_cannot_be_seen()
+        follow_threads()
         plan_for_absent_ranks(self.session)
         FileKeeper(self.session, sys.argv[1])
         if torch.cuda.is_available():
@@ -166,7 +167,8 @@ def _run_script(command: list[str]) -> tuple[str, str]:
         full = _find_full_device(error)
         if full is not None:
             return "out_of_memory", _shorten(full)
-        return "crashed", f"{type(error).__name__}: {_shorten(error)}"
+        place = find_place(error)
+        return "crashed", f"{type(error).__name__}: {_shorten(error)}" + (f" ({place})" if place else "")
     return "ended", ""
 
 

@@ -44,6 +44,7 @@ class RunPlan:
     steps: int = 0  # stop after this many iterations, unmeasured; 0: after warm-up and measurement
     most_calls: int = 0  # stop at this call, if the iterations did not end before it; 0: at none
     track_memory: bool = True
+    timed: bool = True  # false where only calls are compared
     routing: Routing = "balanced"
     zipf_exponent: float = 1.0
     routing_counts: tuple[int, ...] = ()  # recorded: tokens of each expert or rank

@@ -305,7 +305,8 @@ def _split(tensor: Tensor, splits: Sequence[int], size: int) -> list[Tensor]:
     """The rows for each position of an all-to-all, or equal parts where no splits are given."""
     if splits:
         return list(torch.split(tensor, list(splits)))
-    return list(tensor.view(-1).chunk(size)) if tensor.numel() else [tensor] * size
+    # Backends move the bytes as they lie: a dense tensor in another order of dimensions is allowed.
+    return list(tensor.as_strided((tensor.numel(),), (1,)).chunk(size)) if tensor.numel() else [tensor] * size
 
 
 def _copy_to_all(slots: list[Tensor], own: Tensor) -> None:

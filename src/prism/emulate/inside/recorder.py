@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import concurrent.futures
 import functools
 import hashlib
 import json
 import sys
+import threading
 import time
+import traceback
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from types import FrameType
@@ -19,6 +24,9 @@ from prism.emulate.inside.clocks import Clock
 _TORCH_FOLDER = str(Path(torch.__file__).parent)
 _PRISM_FOLDER = str(Path(__file__).parents[1])
 _LIBRARIES = ("runpy", "contextlib", "threading", "functools")
+_THREADS = str(Path(concurrent.futures.__file__).parent)
+_BEGUN_IN = Path.cwd()  # the script may change its folder
+_GIVEN = threading.local()
 
 
 @dataclass(slots=True)
@@ -114,26 +122,69 @@ def _to_plain(entry: Entry) -> dict[str, Any]:
 
 
 def find_source() -> str:
-    """The file and line of the user's code that made the call, however deep in libraries it happened."""
+    """The file and line of the user's code that made the call, however deep in libraries it happened.
+
+    Work that the program gave to another thread has the line that gave it.
+    """
     frame: FrameType | None = sys._getframe(1)
     while frame is not None:
-        name = frame.f_code.co_filename
-        if (
-            not name.startswith((_TORCH_FOLDER, _PRISM_FOLDER, "<"))
-            and frame.f_globals.get("__name__") not in _LIBRARIES
-        ):
-            return f"{_shorten(name)}:{frame.f_lineno}"
+        if _is_own(frame):
+            return f"{_shorten(frame.f_code.co_filename)}:{frame.f_lineno}"
         frame = frame.f_back
-    return ""
+    return getattr(_GIVEN, "source", "")
+
+
+def find_place(error: BaseException) -> str:
+    """The line of the user's code that an error passed last."""
+    frames = [(frame, line) for frame, line in traceback.walk_tb(error.__traceback__) if _is_own(frame)]
+    return f"{_shorten(frames[-1][0].f_code.co_filename)}:{frames[-1][1]}" if frames else ""
+
+
+def follow_threads() -> None:
+    """Let work that is given to another thread, such as an asynchronous save, know the line that gave it."""
+    submit, run = ThreadPoolExecutor.submit, threading.Thread.run
+
+    def give(pool: Any, work: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
+        return submit(pool, _from(find_source(), work), *args, **kwargs)
+
+    def start(thread: threading.Thread) -> None:
+        thread._prism_source = find_source()  # type: ignore[attr-defined]
+        begin(thread)
+
+    def begin_run(thread: threading.Thread) -> None:
+        _GIVEN.source = getattr(thread, "_prism_source", "")
+        run(thread)
+
+    begin = threading.Thread.start
+    ThreadPoolExecutor.submit = give  # type: ignore[method-assign]
+    threading.Thread.start = start  # type: ignore[method-assign, assignment]
+    threading.Thread.run = begin_run  # type: ignore[method-assign, assignment]
+
+
+def _from(source: str, work: Callable[..., Any]) -> Callable[..., Any]:
+    def do(*args: Any, **kwargs: Any) -> Any:
+        _GIVEN.source = source
+        return work(*args, **kwargs)
+
+    return do
+
+
+def _is_own(frame: FrameType) -> bool:
+    name = frame.f_code.co_filename
+    return (
+        not name.startswith((_TORCH_FOLDER, _PRISM_FOLDER, _THREADS, "<"))
+        and frame.f_globals.get("__name__") not in _LIBRARIES
+    )
 
 
 @functools.cache  # a mesh of many dimensions makes thousands of groups at one line
 def _shorten(name: str) -> str:
-    """Installed packages by their import path, the user's files by the last two parts."""
+    """Installed packages by their import path, the user's files from the folder that the command ran in."""
     _, _, installed = name.rpartition("site-packages/")
     if installed and installed != name:
         return installed
-    return "/".join(Path(name).parts[-2:])
+    path = Path(name).absolute()
+    return str(path.relative_to(_BEGUN_IN)) if path.is_relative_to(_BEGUN_IN) else str(path)
 
 
 def write_log(path: Path, document: dict[str, Any]) -> None:

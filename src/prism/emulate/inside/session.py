@@ -43,7 +43,7 @@ class Session:
     def become(self, plan: RunPlan) -> None:
         """Turn into this rank; what was noted before belongs to no rank."""
         self.plan = plan
-        self.clock = _make_clock()
+        self.clock = _make_clock(plan)
         self.recorder = Recorder(self.clock)
         self.exchange = Exchange(plan) if plan.address else None
         self.pid = os.getpid()
@@ -70,11 +70,11 @@ class Session:
 
 def open_session(plan: RunPlan) -> Session:
     """A session on the device this process has."""
-    clock = _make_clock()
+    clock = _make_clock(plan)
     session = Session(plan=plan, clock=clock, recorder=Recorder(clock))
     session.become(plan)
     return session
 
 
-def _make_clock() -> Clock:
-    return StreamClock() if torch.cuda.is_available() else ThreadClock()
+def _make_clock(plan: RunPlan) -> Clock:
+    return StreamClock() if torch.cuda.is_available() else ThreadClock(counts_sleep=plan.timed)

@@ -9,17 +9,17 @@ from typing import Any, TypeVar
 import numpy as np
 
 from prism.lab.scenarios.fault import Fault, FaultKind
-from prism.lab.scenarios.job import Checkpoint, Job
 from prism.lab.scenarios.measurement import Measurement
-from prism.lab.scenarios.model import MODELS, ModelShape
-from prism.lab.scenarios.program import build_step
 from prism.lab.scenarios.scenario import Scenario, place_jobs
-from prism.lab.scenarios.sizes import size_up
 from prism.lab.scenarios.timeline import plan_job
 from prism.records.settings import Checked, number
 from prism.simulate.cluster import Cluster, Fabric, Nics
 from prism.simulate.cluster_file import load_cluster
 from prism.simulate.costs import ClusterCosts
+from prism.simulate.plans.job import Checkpoint, Job
+from prism.simulate.plans.model import MODELS, ModelShape
+from prism.simulate.plans.program import build_step
+from prism.simulate.plans.sizes import size_up
 from prism.simulate.solving.solver import solve
 
 T = TypeVar("T")

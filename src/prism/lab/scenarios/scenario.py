@@ -8,11 +8,11 @@ import numpy as np
 
 from prism.errors import BadConfigError
 from prism.lab.scenarios.fault import Fault
-from prism.lab.scenarios.job import Job
-from prism.lab.scenarios.layout import RankLayout, lay_out
 from prism.lab.scenarios.measurement import Measurement
 from prism.records.settings import Checked, nearest, number
 from prism.simulate.cluster import Cluster
+from prism.simulate.plans.job import Job
+from prism.simulate.plans.layout import RankLayout, lay_out
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

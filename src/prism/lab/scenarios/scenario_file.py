@@ -11,11 +11,11 @@ from typing import Any
 import yaml
 
 from prism.errors import BadConfigError, BadFileError
-from prism.lab.scenarios.model import MODELS
 from prism.lab.scenarios.scenario import Scenario, check_scenario
 from prism.records.settings import build, nearest, parse_mapping, read_text
 from prism.simulate.cluster import Cluster
 from prism.simulate.cluster_file import read_cluster
+from prism.simulate.plans.model import MODELS
 
 _LIBRARY = resources.files("prism.lab.scenarios") / "library"
 

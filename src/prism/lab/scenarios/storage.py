@@ -7,8 +7,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from prism.lab.scenarios.job import Job
-from prism.lab.scenarios.sizes import CHECKPOINT_BYTES_PER_PARAM
+from prism.simulate.plans.job import Job
+from prism.simulate.plans.sizes import CHECKPOINT_BYTES_PER_PARAM
 
 Ints = NDArray[np.int64]
 

@@ -9,10 +9,6 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
-from prism.lab.scenarios.job import Job
-from prism.lab.scenarios.layout import RankLayout
-from prism.lab.scenarios.program import build_step, pause_after
-from prism.lab.scenarios.sizes import RankSizes, size_up
 from prism.lab.scenarios.stalled import Stalled, find_stalled, take_ns
 from prism.lab.scenarios.storage import checkpoint_pause_ns
 from prism.records.spans import SPANS
@@ -21,6 +17,10 @@ from prism.simulate.costs import ClusterCosts
 from prism.simulate.flows import MessageTimes, OpTimes, describe_connections
 from prism.simulate.graph import Graph, repeat_graph
 from prism.simulate.messages import find_messages
+from prism.simulate.plans.job import Job
+from prism.simulate.plans.layout import RankLayout
+from prism.simulate.plans.program import build_step, pause_after
+from prism.simulate.plans.sizes import RankSizes, size_up
 from prism.simulate.solving.kernel import START
 from prism.simulate.solving.slowdowns import FOREVER, Jitter, Slowdown
 from prism.simulate.solving.solver import Solution, SolveConfig, solve

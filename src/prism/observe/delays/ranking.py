@@ -12,12 +12,10 @@ from prism.observe.delays.comparison import Comparison, compare_nothing, describ
 from prism.observe.delays.lateness import list_lateness
 from prism.observe.delays.stalls import find_stalls
 from prism.observe.delays.telling import find_delays
-from prism.observe.findings.awaited import find_awaited
 from prism.observe.findings.case import Case, is_pipeline
 from prism.observe.findings.contention import find_contention
-from prism.observe.findings.hot_experts import find_hot_expert
 from prism.observe.findings.network import find_network, find_scene
-from prism.observe.findings.progress import find_longer_pauses, find_slow_steps
+from prism.observe.findings.progress import find_slow_steps
 from prism.observe.findings.silence import find_hang
 from prism.observe.findings.stages import find_heavy_stages
 from prism.observe.findings.transfers import SlowPair, Transfers, find_slow_pairs, measure_transfers
@@ -60,19 +58,18 @@ def find_all(
         compared[case.job.id] = compare_nothing(case)
         if not case.transfers_visible:
             # One long step may be several whose boundaries are not visible.
-            longer = [
+            return [
                 f for f in find_slow_steps(case) if (f.end_ns - f.start_ns) / 1e9 > 1.5 * float(case.length_s.max())
             ]
-            return (find_awaited(case) if case.waits_visible else []) + longer
         job = case.job.id
         scene = scenes[job]
         stops = find_hang(case)
-        stops += find_stalls(case, stops)
+        stops += find_stalls(case, stops, runs=case.runs)
         # Bursts do not show what a stage waits for.
         hidden = case.wanders or (case.bursts and is_pipeline(case))
         tables = [] if hidden else list_lateness(case)
         compared[job] = describe(case, tables)
-        late = [] if hidden else _apart_from(stops, find_delays(case, tables) or find_hot_expert(case))
+        late = [] if hidden else _apart_from(stops, find_delays(case, tables))
         late = [x for x in late if not (case.bursts and _sends_slowly(case, x.finding))]
         # A job that is occasionally held up may be so when the observation ends.
         held_up = any(x.finding.culprit.type == "job" for x in late)
@@ -85,14 +82,11 @@ def find_all(
         heavy = [] if hidden or any(_lasts(case, x.finding) for x in late) else find_heavy_stages(case)
         told = choose(case, heavy + late + shared + slow)
         causes = stops + [c for c in told if _is_worth_telling(case, c)]
-        awaited = find_awaited(case) if case.waits_visible and not causes else []
-        causes += [a for a in awaited if _is_worth_telling(case, a)]
         if case.wanders:
             notes.append(f"{job}: its steps do not all send the same, so who is late and how long they are is not told")
             return causes
-        pauses = find_longer_pauses(case)
         steps = [s for s in find_slow_steps(case, stops) if not any(covers(c, s) for c in causes)]
-        return causes + [f for f in steps + pauses if _is_worth_telling(case, f)]
+        return causes + [f for f in steps if _is_worth_telling(case, f)]
 
     found = [finding for _, findings in try_each(explain, cases, _name, notes) for finding in findings]
     until = max((case.observed_until_ns for case in cases), default=0)

@@ -1,4 +1,4 @@
-"""Stalls: silences between two steps that are longer than a job's own habit, such as a data loader that stands.
+"""Stalls: silences of a whole job that are longer than its own habit, such as a data loader that stands.
 
 No rank is seen to wait for another, so nobody is named. How sure it is grows with the length of the silence: pauses of
 a job (evaluations, checkpoints) have long tails, so one that is n times as long as all others is a habit in one of n^2.
@@ -24,14 +24,24 @@ class StallConfig:
     least_sure: float = 0.7
     saving: float = 0.5  # of a silence: in one with more storage traffic the job saves
     first: int = 3  # steps that must be over: programs start slowly
+    may_be_over: float = 0.5  # confidence at most, where nobody knows whether the job has ended
 
 
-def find_stalls(case: Case, stops: Sequence[Finding], config: StallConfig | None = None) -> list[Finding]:
-    """Silences between steps after which the job went on; `stops` are told already."""
+def find_stalls(
+    case: Case, stops: Sequence[Finding], config: StallConfig | None = None, *, runs: bool | None = None
+) -> list[Finding]:
+    """Silences of a job; `stops` are told already.
+
+    One that lasts when the observation ends counts if the job still `runs`; None: it may have ended, and that is said.
+    """
     config = config or StallConfig()
     if case.steps.height <= config.first or case.messages.is_empty():
         return []
     begin, end = _list_silences(case)
+    last = int(case.messages["end_ns"].max())  # type: ignore[arg-type]
+    open_end = runs is not False and case.observed_until_ns > last
+    if open_end:
+        begin, end = np.append(begin, last), np.append(end, case.observed_until_ns)
     usual = float(np.median(case.steps["end_ns"].to_numpy() - case.steps["start_ns"].to_numpy()))
     length = (end - begin).astype(np.float64)
     after = int(case.steps["start_ns"][config.first])
@@ -42,8 +52,18 @@ def find_stalls(case: Case, stops: Sequence[Finding], config: StallConfig | None
         told = any(min(s.end_ns, end[at]) > max(s.start_ns, begin[at]) for s in stops)
         if sure < config.least_sure or told or _is_saving(case, int(begin[at]), int(end[at]), config):
             continue
-        found.append(_tell(case, int(begin[at]), int(end[at]), habit, _measure_rest(case, begin, length), sure))
+        told_now = _tell(case, int(begin[at]), int(end[at]), habit, _measure_rest(case, begin, length), sure)
+        if open_end and at == len(begin) - 1:
+            told_now = _tell_open(told_now, runs, config)
+        found.append(told_now)
     return found
+
+
+def _tell_open(stall: Finding, runs: bool | None, config: StallConfig) -> Finding:
+    if runs:
+        return replace(stall, evidence=f"{stall.evidence}; by its scheduler it still runs")
+    evidence = f"{stall.evidence}; or it has ended: records do not show which, and with --jobs its scheduler does"
+    return replace(stall, evidence=evidence, score=min(stall.score, config.may_be_over))
 
 
 def _list_silences(case: Case) -> tuple[Ints, Ints]:
@@ -78,7 +98,7 @@ def _tell(case: Case, begin_ns: int, end_ns: int, habit_ns: float, rest_ns: floa
     lost_s = max(length_s - rest_ns / 1e9, 0.0)
     hours = lost_s * case.gpus / 3600
     evidence = (
-        f"no traffic of any rank for {length_s:.1f} s between two steps, {1e9 * length_s / habit_ns:.1f} times as long "
+        f"no traffic of any rank for {length_s:.1f} s, {1e9 * length_s / habit_ns:.1f} times as long "
         f"as any other pause of this job; {hours:.1f} GPU-hours; all ranks waited, so that records name nobody: look "
         "at its data loader, its checkpoints and its storage"
     )

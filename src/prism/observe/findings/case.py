@@ -79,9 +79,9 @@ class Case:
     observed_until_ns: int  # the last moment of the whole observation, over all jobs
     saves: pl.DataFrame | None = None  # start_ns end_ns of what it writes to storage
     transfers_visible: bool = True  # whether single transfers can be timed
-    waits_visible: bool = False  # where they cannot: whether silences between them can
     bursts: bool = False  # whether each message is all that a connection sends in a step
     meets: bool = False  # whether messages may begin only once their receivers are ready too, as over TCP
+    runs: bool | None = False  # whether it is known to run when the observation ends; None: it may
     beginning: Beginning | None = None  # of a step that only some hosts began before the job stopped
     regular: bool = False  # whether steps are known to send the same, which else its template tells
     sent_until_ns: Ints | None = None  # by endpoint, when it last sent anything to others of the job

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import numba
 import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
+from prism.kernel import kernel
 from prism.observe import levels
 from prism.observe.jobs.grouping import connect
 from prism.observe.traffic.numbering import group_by_number, number_keys
@@ -71,7 +71,7 @@ def place_calls(messages: pl.DataFrame, streams: pl.DataFrame, row: Ints, num_st
     return messages.with_columns(pl.Series("place", place), pl.Series("num", num))
 
 
-@numba.njit(cache=True, nogil=True)
+@kernel
 def _list_torn(cells: Ints, row: Ints, step: Ints, num: Ints, num_steps: int) -> tuple[Ints, Ints]:
     """Messages of groups and steps in which a stream has fewer than the fullest of its group in any step; their cells.
 
@@ -93,7 +93,7 @@ def _list_torn(cells: Ints, row: Ints, step: Ints, num: Ints, num_steps: int) ->
     return torn[:found].copy(), cell[:found].copy()
 
 
-@numba.njit(cache=True, nogil=True)
+@kernel
 def _order_by_cell(cell: Ints, start: Ints) -> Ints:
     """The order of messages by cell and then by start."""
     order, begin = group_by_number(cell, cell.max() + 1)
@@ -104,7 +104,7 @@ def _order_by_cell(cell: Ints, start: Ints) -> Ints:
     return np.asarray(order)
 
 
-@numba.njit(cache=True, nogil=True)
+@kernel
 def _place_by_overlap(cell: Ints, row: Ints, start: Ints, end: Ints, num_rows: int) -> tuple[Ints, Ints]:
     """The call of each message in its cell, and how many the cell has; messages in the order of cells and starts."""
     place, num = np.zeros(len(cell), np.int64), np.zeros(len(cell), np.int64)

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-import numba
 import numpy as np
 
+from prism.kernel import kernel
 from prism.observe import levels
 from prism.observe.findings.case import Floats, Ints
 from prism.observe.findings.windows import Window, quantile_rows, spread_of
@@ -38,7 +38,7 @@ def measure_scale(late: Floats, unit: float) -> float:
     return max(by_step, by_row, _CLOSE * unit)
 
 
-@numba.njit(cache=True, nogil=True)
+@kernel
 def _gain_rows(values: Floats, rows: Ints) -> tuple[Floats, Floats]:
     """By step how much nearer rows are to their middle value than to zero, and that value; none below zero."""
     gain, late = np.zeros(values.shape[1]), np.zeros(values.shape[1])

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-import numba
 import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
+from prism.kernel import kernel
 from prism.observe import levels
 from prism.observe.findings.case import Case, culprit
 from prism.observe.findings.standstill import Standstill, find_stalled, find_standstill
@@ -106,7 +106,7 @@ def _list_pauses(case: Case, usual: float) -> list[tuple[int, int, bool]]:
     return [(int(reach[i]), int(start[i + 1]), True) for i in long]
 
 
-@numba.njit(cache=True, nogil=True)
+@kernel
 def _may_be_silent(start: NDArray[np.int64], end: NDArray[np.int64], length: float) -> bool:
     """Whether a silence may be longer than a length: it then has a whole cell of a grid that is a third as wide.
 
@@ -178,7 +178,7 @@ def _explain(case: Case, silence: Silence) -> Finding | None:
     if first is None:
         return None
     if silence.ends and not first.others_went_on and _is_resumed(case, silence):
-        return _tell_pause(case, silence, length)
+        return None  # who held it up is not seen: a stall of the job
     stopped, why = first.culprit, first.why
     if stopped.type == "job" and not silence.ends and (length < usual or stands.stuck.is_empty()):
         # A capture that ends cuts the transfers of all ranks at once. A job that is killed leaves none that got stuck:
@@ -216,17 +216,6 @@ def _is_resumed(case: Case, silence: Silence) -> bool:
     step = case.messages["step"].to_numpy()
     counts = np.bincount(step[step >= 0], minlength=case.steps.height)
     return bool(abs(counts[at] / np.median(counts) - 1) <= _LIFE.missing)
-
-
-def _tell_pause(case: Case, silence: Silence, length: float) -> Finding:
-    """A standstill of the whole job that then continued: records do not show which rank held it up."""
-    evidence = (
-        f"no traffic for {length:.1f} s in the middle of a step, which was finished afterwards; all ranks stopped at "
-        "once, so that nobody is seen to wait for another"
-    )
-    finding = case.finding("slow_step", culprit("job", case.job.id), silence.last, silence.last, lost_s=length,
-                           score=0.5, evidence=evidence)  # fmt: skip
-    return replace(finding, start_ns=silence.start_ns, end_ns=silence.end_ns)
 
 
 def _has(case: Case, host: str, addresses: str) -> bool:

@@ -9,7 +9,6 @@ import polars as pl
 
 from prism.observe import levels
 from prism.observe.findings.case import Case
-from prism.observe.findings.collectives import POINT_TO_POINT, number_sizes, number_units
 
 AT_ONCE = levels.THREE_PER_MILLE  # of a step: messages due this close together are due at the same moment
 _SMALL = 0.7  # of a pair's smallest message: one that was cut short
@@ -27,11 +26,10 @@ class Standstill:
 
     due: pl.DataFrame  # src dst due over owed: when each begins and ends, whether it was never sent
     stuck: pl.DataFrame  # src dst start_ns bytes: transfers that were begun and made no progress
-    turn: frozenset[int]  # endpoints that received something after they last sent
-    last_sent: dict[int, float]  # by endpoint, when that was
-    last_to: dict[tuple[int, int], float]  # the same by sender and receiver
+    last_sent: dict[int, float]  # by endpoint, when it last sent
+    last_taken: dict[int, float]  # and when it was last sent to
     until_ns: int  # when the last message was sent
-    behind: dict[int, int]  # by endpoint, messages of collectives that others of the same ones sent and it did not
+    step_ns: int  # of a usual step
 
 
 def find_stalled(case: Case, begin_ns: int, end_ns: int) -> pl.DataFrame:
@@ -86,25 +84,7 @@ def find_standstill(case: Case, last: int, until: int) -> Standstill | None:
     if stuck.is_empty() and sent.filter(pl.col("due") >= length_ns)["src"].n_unique() < _FEW:
         return None
     out, into = (dict(sent.group_by(e).agg(pl.col("offset").max()).iter_rows()) for e in ("src", "dst"))
-    turn = frozenset(e for e, at in into.items() if at > out.get(e, -1.0))
-    last_to = {(s, d): at for s, d, at in sent.group_by("src", "dst").agg(pl.col("offset").max()).iter_rows()}
-    behind = _count_behind(case, start_ns, until)
-    return Standstill(_mark_owed(due, sent, length_ns), stuck, turn, out, last_to, until - start_ns, behind)
-
-
-def _count_behind(case: Case, start_ns: int, until: int) -> dict[int, int]:
-    """By endpoint how many messages fewer its hops sent than those that sent most of the same collectives."""
-    steady = (case.streams["role"] != "rare") & ~case.streams["kind"].is_in([*POINT_TO_POINT, "unknown"])
-    streams = case.streams.filter(steady)
-    own = case.messages.filter((pl.col("start_ns") >= start_ns) & (pl.col("start_ns") <= until))
-    sent = streams.select("stream", "src").join(own.group_by("stream").len(), on="stream", how="left")
-    sent = sent.with_columns(
-        pl.Series("group", number_units(streams)),
-        pl.Series("like", number_sizes(streams["bytes"].to_numpy().astype(np.float64))),
-        pl.col("len").fill_null(0).cast(pl.Int64),
-    )
-    behind = sent.with_columns(pl.col("len").max().over("group", "like") - pl.col("len"))
-    return dict(behind.group_by("src").agg(pl.col("len").sum()).iter_rows())
+    return Standstill(_mark_owed(due, sent, length_ns), stuck, out, into, until - start_ns, usual)
 
 
 def _expect(case: Case, last: int, usual_ns: int) -> pl.DataFrame | None:
@@ -160,4 +140,4 @@ def _mark_owed(due: pl.DataFrame, sent: pl.DataFrame, length_ns: int) -> pl.Data
     owed = (pl.col("due") > pl.col("reached").fill_null(-1.0) + margin) & (
         pl.col("went_on").fill_null(-1.0) <= pl.col("over") + margin
     )
-    return known.select("src", "dst", "due", "over", owed=owed)
+    return known.select("src", "dst", "kind", "due", "over", owed=owed)

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-import numba
 import numpy as np
 from numpy.typing import NDArray
 
+from prism.kernel import kernel
 from prism.observe.traffic.medians import scatter
 
 Floats = NDArray[np.float64]
@@ -34,7 +34,7 @@ def find_window(excess: Floats, threshold: float) -> Window | None:
     return Window(first, last, mean, share) if last >= first else None
 
 
-@numba.njit(cache=True, nogil=True)
+@kernel
 def _find_stretch(excess: Floats, threshold: float) -> tuple[int, int, float, float]:
     """The steps with the largest sum above a threshold, their mean, and the share above it; the last is -1 if none."""
     first, last, begin, total, lowest, most = 0, -1, 0, 0.0, 0.0, 0.0

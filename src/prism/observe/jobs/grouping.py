@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 
-import numba
 import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
+from prism.kernel import kernel
 from prism.observe import levels
 from prism.observe.jobs.same_job import are_same_job
 from prism.observe.jobs.small_messages import time_small_messages
@@ -19,6 +19,7 @@ from prism.observe.traffic.period import Times, pack_starts
 from prism.observe.traffic.storage import find_hubs
 from prism.observe.traffic.table import Traffic
 from prism.observe.traffic.threads import do_each
+from prism.records.scheduled import ScheduledJob
 
 Ints = NDArray[np.int64]
 
@@ -54,6 +55,7 @@ class ObservedJob:
     first_ns: int
     last_ns: int
     nodes: Ints = field(default_factory=lambda: np.zeros(0, np.int64), repr=False)  # its endpoints in its time
+    given: ScheduledJob | None = None  # what the operator says of it
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,20 +67,38 @@ class Cluster:
     hosts: Ints
 
 
-def recognise_jobs(traffic: Traffic, estimate_period: PeriodEstimator | None = None) -> list[ObservedJob]:
-    """Cut the traffic into jobs, the largest first; `estimate_period` may know the period of some pairs already."""
+def recognise_jobs(
+    traffic: Traffic, estimate_period: PeriodEstimator | None = None, given: Sequence[ScheduledJob] = ()
+) -> list[ObservedJob]:
+    """Cut the traffic into jobs, the largest first; `estimate_period` may know the period of some pairs already.
+
+    `given` jobs have the pairs that `traffic.given` says.
+    """
     hubs = find_hubs(traffic)
     src, dst = (traffic.pairs[c].to_numpy().astype(np.int64) for c in ("src", "dst"))
     inner = ~(np.isin(src, hubs) | np.isin(dst, hubs))
     steady = inner & _is_steady(traffic, src, dst, inner)
-    clusters = _make_clusters(traffic, src, dst, steady)
-    families = _join_clusters(clusters, traffic)
-    jobs = do_each(
-        lambda family: _make_job(traffic, [clusters[i] for i in family], inner, estimate_period or measure_period),
-        families,
-    )
+    own = [_list_given(traffic, src, dst, number, job) for number, job in enumerate(given)]
+    for pairs in own:
+        inner = inner | pairs
+    free = steady if traffic.given is None else steady & (traffic.given < 0)
+    clusters = _make_clusters(traffic, src, dst, free)
+    found: list[tuple[list[Cluster], ScheduledJob | None]] = [
+        ([clusters[i] for i in family], None) for family in _join_clusters(clusters, traffic)
+    ]
+    found += [
+        (_make_clusters(traffic, src, dst, pairs), job) for pairs, job in zip(own, given, strict=True) if pairs.any()
+    ]
+    jobs = do_each(lambda one: _make_job(traffic, *one, inner, estimate_period or measure_period), found)
     jobs.sort(key=lambda j: (-len(j.endpoints), j.first_ns, int(j.endpoints[0])))
     return [replace(job, id=f"job-{i + 1}") for i, job in enumerate(jobs)]
+
+
+def _list_given(traffic: Traffic, src: Ints, dst: Ints, number: int, job: ScheduledJob) -> NDArray[np.bool_]:
+    """The pairs between the hosts of a given job, in its time."""
+    named = {name for host in job.hosts for name in (host, host.split(".")[0])}
+    member = np.array([h in named or h.split(".")[0] in named for h in traffic.endpoints["host"].to_list()], np.bool_)
+    return np.asarray((traffic.given == number) & member[src] & member[dst], np.bool_)
 
 
 def _is_steady(traffic: Traffic, src: Ints, dst: Ints, inner: NDArray[np.bool_]) -> NDArray[np.bool_]:
@@ -123,7 +143,7 @@ def _sum_regular(traffic: Traffic) -> NDArray[np.float64]:
     return np.asarray(np.bincount(pair, np.maximum(load, 0.0), minlength=traffic.pairs.height), np.float64)
 
 
-@numba.njit(cache=True)
+@kernel
 def connect(num: int, src: Ints, dst: Ints) -> Ints:
     """For each of `num` nodes the smallest node that links lead to."""
     parent = np.arange(num)
@@ -203,7 +223,11 @@ def _join_clusters(clusters: list[Cluster], traffic: Traffic) -> list[list[int]]
 
 
 def _make_job(
-    traffic: Traffic, clusters: list[Cluster], inner: NDArray[np.bool_], estimate_period: PeriodEstimator
+    traffic: Traffic,
+    clusters: list[Cluster],
+    given: ScheduledJob | None,
+    inner: NDArray[np.bool_],
+    estimate_period: PeriodEstimator,
 ) -> ObservedJob:
     endpoints = np.unique(np.concatenate([c.endpoints for c in clusters]))
     own = np.concatenate([c.pairs for c in clusters])
@@ -213,6 +237,7 @@ def _make_job(
     pairs, stored = np.flatnonzero(within), np.flatnonzero(touches & ~within)
     return ObservedJob(
         id="",
+        given=given,
         endpoints=endpoints,
         nodes=nodes,
         pairs=pairs,

@@ -9,11 +9,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-import numba
 import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
+from prism.kernel import kernel
 from prism.observe import levels
 from prism.observe.jobs.grouping import connect
 from prism.observe.jobs.step_counts import time_rests_of
@@ -113,6 +113,8 @@ def _find_stretches(traffic: Traffic, config: SuccessionConfig) -> Stretches | N
     kept = ~(np.isin(src, hubs) | np.isin(dst, hubs))
     for side in (src, dst):
         np.maximum.at(busiest, side[kept], num[kept])
+    if traffic.given is not None:
+        kept &= traffic.given < 0  # who follows whom is known
     kept &= num >= config.frequent * np.maximum(busiest[src], busiest[dst])
     owner = traffic.messages["pair"].to_numpy()
     after = after[kept[owner[after]]]
@@ -144,7 +146,7 @@ def _go_on(traffic: Traffic, after: Ints, share: float) -> NDArray[np.bool_]:
     return both
 
 
-@numba.njit(cache=True, nogil=True)
+@kernel
 def _list_silences(begin: Ints, start: Ints, end: Ints, most: int, longer: float) -> Ints:
     """The messages that end the few silences of a pair which are far longer than all its others."""
     found = np.empty(most * (len(begin) - 1), np.int64)
@@ -174,10 +176,10 @@ def _list_silences(begin: Ints, start: Ints, end: Ints, most: int, longer: float
 
 def _overlap(ends: Ints, begin: Ints, until: Ints) -> Ints:
     """For each stretch the smallest number of those that it overlaps with at endpoints, directly or not."""
-    return connect(len(begin), *_list_overlaps(ends, begin, until))  # type: ignore[no-any-return]
+    return connect(len(begin), *_list_overlaps(ends, begin, until))
 
 
-@numba.njit(cache=True, nogil=True)
+@kernel
 def _list_overlaps(ends: Ints, begin: Ints, until: Ints) -> tuple[Ints, Ints]:
     """Stretches that overlap with the latest one before them at an endpoint, and that one."""
     num, count = len(begin), 0

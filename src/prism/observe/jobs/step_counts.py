@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-import numba
 import numpy as np
 
+from prism.kernel import kernel
 from prism.observe import levels
 from prism.observe.traffic.medians import take_median
 from prism.observe.traffic.period import (
@@ -108,7 +108,7 @@ def _join_parts(period_ns: float, single: list[StreamStarts]) -> float | None:
     return float(np.median([take_median(some[parts:] - some[:-parts]) for some in marked]))
 
 
-@numba.njit(cache=True, nogil=True)
+@kernel
 def _code_lags(between: Floats, most: int) -> Floats:
     """By lag up to the most the code length of each value, in nats, if the one so many before predicts it.
 
@@ -315,7 +315,7 @@ def _time_nested(streams: list[StreamStarts]) -> float | None:
     return float(np.median(rests)) if max(float(take_median(sent)) for sent in grouped) > 1 else None
 
 
-@numba.njit(cache=True, nogil=True)
+@kernel
 def time_rests_of(times: Times) -> float:
     """The time between long pauses of one stream; 0 if their times and message counts are irregular."""
     after = find_rest_ends(times)
@@ -328,7 +328,7 @@ def time_rests_of(times: Times) -> float:
     return usual if steady or whole else 0.0
 
 
-@numba.njit(cache=True, nogil=True)
+@kernel
 def find_rest_ends(times: Times) -> Times:
     """Which messages of a stream end a pause; half of the time passes in such pauses and longer ones.
 

@@ -33,6 +33,10 @@ def part_simultaneous_jobs(traffic: Traffic) -> Traffic:
     if "dst_port" not in traffic.streams.columns or traffic.sample_bytes:
         return traffic
     links = _list_links(traffic)
+    if traffic.given is not None:
+        links = links.filter(pl.Series(traffic.given)[links["pair"]] < 0)
+        if links.is_empty():
+            return traffic
     heavy = links.filter(pl.col("bytes") >= _HEAVY * pl.col("bytes").max().over("hosts"))
     both = pl.col("connection").n_unique().over("link") > 1  # TCP, of which both directions are seen
     shared = heavy.filter(pl.col("link").is_in(links.filter(both)["link"].implode()))
@@ -138,7 +142,7 @@ def _group_stars(traffic: Traffic, heavy: pl.DataFrame) -> tuple[list[list[int]]
 
     def join(answers: tuple[bool | None, ...]) -> Ints:
         links = [pair for pair, apart in told.items() if apart in answers]
-        return connect(len(groups), *np.array(links, np.int64).reshape(-1, 2).T)  # type: ignore[no-any-return]
+        return connect(len(groups), *np.array(links, np.int64).reshape(-1, 2).T)
 
     sure, root = join((False,)), join((False, None))
     unknown = [(a, b) for (a, b), apart in told.items() if apart is None and sure[a] != sure[b]]

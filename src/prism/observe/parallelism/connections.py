@@ -10,10 +10,10 @@ import math
 from dataclasses import dataclass
 from functools import cached_property
 
-import numba
 import numpy as np
 from numpy.typing import NDArray
 
+from prism.kernel import kernel
 from prism.observe import levels
 from prism.observe.jobs.grouping import SKEW_NS
 from prism.observe.traffic.medians import find_median, interpolate_quantile, take_median
@@ -125,7 +125,7 @@ def _times(columns: dict[str, Ints]) -> tuple[Ints, Ints]:
     return columns["start_ns"], columns["end_ns"]
 
 
-@numba.njit(cache=True, nogil=True)
+@kernel
 def _list_silences(
     streams: Ints, connections: Ints, stream: int, span: Ints, start: Ints, end: Ints
 ) -> tuple[Ints, Floats]:
@@ -142,7 +142,7 @@ def _list_silences(
     return rows[:count].copy(), silence[:count].copy()
 
 
-@numba.njit(cache=True, nogil=True)
+@kernel
 def _measure_connection(rows: Ints, start: Ints, end: Ints, size: Ints, sample_bytes: float) -> tuple[float, Floats]:
     """How long an undelayed message takes, and by how much sampling usually moves a start or an end of each."""
     length = (end[rows] - start[rows]).astype(np.float64)
@@ -154,7 +154,7 @@ def _measure_connection(rows: Ints, start: Ints, end: Ints, size: Ints, sample_b
     return interpolate_quantile(length, _UNDELAYED), moved
 
 
-@numba.njit(cache=True, nogil=True)
+@kernel
 def _list_fresh(silence: Floats, moved: Floats) -> Ints:
     """Which messages come after about as long a silence as the longest ones; of these, where some are enough, those
     that sampling moves least: what waits for its receiver is long, and its first packets may be missed for long.
@@ -229,7 +229,7 @@ def begin_as_one(a: Connection, b: Connection) -> bool:
     return bool(_compare_starts(a.fresh, b.fresh, max(_FLOOR_NS, 2 * a.fresh_noise, 2 * b.fresh_noise))[2])
 
 
-@numba.njit(cache=True, nogil=True)
+@kernel
 def _compare_starts(a: Ints, b: Ints, near: float) -> tuple[float, float, bool]:
     """The usual distance of matching starts, how far it scatters, and whether more lie `near` it than by chance.
 
@@ -249,7 +249,7 @@ def _compare_starts(a: Ints, b: Ints, near: float) -> tuple[float, float, bool]:
     return offset, spread, shares[0] >= _AT_ONCE and shares[0] >= _PEAK * shares[1]
 
 
-@numba.njit(cache=True, nogil=True)
+@kernel
 def match_times(a: Ints, b: Ints, enough_ns: float) -> tuple[Ints, float]:
     """For each message of one connection the matching one of the other, and how far their distances scatter.
 
@@ -264,7 +264,7 @@ def match_times(a: Ints, b: Ints, enough_ns: float) -> tuple[Ints, float]:
     return best, least
 
 
-@numba.njit(cache=True, nogil=True)
+@kernel
 def _match_around(a: Ints, b: Ints, middle: int, best: Ints, least: float, enough_ns: float) -> tuple[Ints, float]:
     """The best match with one message of the first kind put onto one of the other near it; what was best so far."""
     after = np.searchsorted(b, middle)
@@ -286,7 +286,7 @@ def _match_around(a: Ints, b: Ints, middle: int, best: Ints, least: float, enoug
     return best, least
 
 
-@numba.njit(cache=True, nogil=True)
+@kernel
 def _match_shifted(a: Ints, b: Ints, shift: int, best: Ints, least: float) -> tuple[Ints, float]:
     """The better of a match and that of what is nearest once one clock is put right by a shift."""
     at = nearest(b, a + shift)

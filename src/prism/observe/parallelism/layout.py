@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import asdict, replace
 
 import numpy as np
@@ -15,8 +16,10 @@ from prism.observe.parallelism.rank_counts import Ranks, list_nics, list_rank_co
 from prism.observe.parallelism.stages import StageMap, spread_over_nics
 from prism.observe.traffic.table import Traffic
 from prism.records.layout import DEGREES, Alternative, Degree, Group, Layout
+from prism.records.scheduled import ScheduledJob
 
 _LISTED = 4  # layouts that are listed, the best one among them
+_SURE_OTHERWISE = 0.8  # confidence of an inferred layout that contradicts a declared one
 
 
 def relabel_ties(streams: pl.DataFrame, stages: StageMap) -> pl.DataFrame:
@@ -86,3 +89,29 @@ def infer_layout(
         ),
         stages={address[e]: s for e, s in staged.items()},
     )
+
+
+def declare_layout(layout: Layout, given: ScheduledJob | None) -> tuple[Layout, tuple[str, ...]]:
+    """The layout with the degrees that were declared, and a line where the records are sure of others.
+
+    A degree that a declaration leaves out is one, but for the replicas, which are what is left of the GPUs.
+    """
+    if given is None or not given.degrees:
+        return layout, ()
+    degrees = dict(given.degrees)
+    inner = math.prod(value for name, value in degrees.items() if name in ("tp", "pp", "cp"))
+    ranks = given.gpus or math.prod(getattr(layout, name).value or 1 for name in ("dp", "pp", "tp", "cp"))
+    if "dp" not in degrees and ranks % inner == 0:
+        degrees["dp"] = ranks // inner
+    names = [name for name in DEGREES if name in degrees] + [n for n in ("tp", "pp", "cp", "ep") if n not in degrees]
+    told = {name: degrees.get(name, 1) for name in names}
+    other = {name: getattr(layout, name).value for name in told if getattr(layout, name).value is not None}
+    unlike = [f"{name}={value}" for name, value in other.items() if value != told[name]]
+    notes: tuple[str, ...] = ()
+    if unlike and layout.confidence >= _SURE_OTHERWISE:
+        said = ",".join(f"{name}={value}" for name, value in given.degrees.items())
+        notes = (f"{said} is declared, but its traffic looks like {','.join(unlike)} ({layout.confidence:.2f})",)
+    if given.gpus is not None and math.prod(told[n] for n in told if n != "ep") != given.gpus:
+        notes += (f"its declared layout is not of {given.gpus} GPUs",)
+    sure = {name: Degree(value, 1.0) for name, value in told.items()}
+    return replace(layout, **sure, joint=1.0, alternatives=()), notes  # type: ignore[arg-type]

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from statistics import NormalDist
 
-import numba
 import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
+from prism.kernel import kernel
 from prism.observe import levels
 from prism.observe.jobs.grouping import SKEW_NS, ObservedJob, choose_some
 from prism.observe.parallelism.exchanges import with_exchanges
@@ -191,7 +191,7 @@ def _measure_spread(size: Floats, part: Ints, parts: int, sample_bytes: float) -
     return np.sqrt(np.maximum(found - chance, 0.0)), chance
 
 
-@numba.njit(cache=True, nogil=True)
+@kernel
 def _count_steps(start: Ints, begin: Ints, origin: int, period: float) -> tuple[int, Ints, Ints, Floats]:
     """Periods in which anything is sent, those in which each stream is, those from its first message to its last, and
     each stream's usual longest gap in one.
@@ -295,7 +295,7 @@ def _twins(table: dict[str, Floats], i: int, candidates: Ints, *, merged: bool) 
     return alike
 
 
-@numba.njit(cache=True, nogil=True)
+@kernel
 def _share_together(start: Ints, end: Ints, twins: Ints, noise: float) -> tuple[float, int]:
     """The share of messages with a twin that ends with them, once the clocks of two exporters are set right.
 

@@ -6,11 +6,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from itertools import pairwise
 
-import numba
 import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
+from prism.kernel import kernel
 from prism.observe import levels
 from prism.observe.jobs.grouping import list_parts
 from prism.observe.parallelism.hidden_stages import find_hidden_stages, number_through, pair_ends
@@ -144,7 +144,7 @@ def find_forward_ways(sent: pl.DataFrame, host: Ints) -> set[tuple[int, int]]:
     return {(a, b) for (a, b), g in spacing.items() if _TWICE[0] * g < spacing.get((b, a), 0.0) < _TWICE[1] * g}
 
 
-@numba.njit(cache=True, nogil=True)
+@kernel
 def _find_short_gaps(start: Times, stream: Ints, count: int, share: float) -> NDArray[np.float64]:
     """The gap between messages of each stream at a quantile, the nearest of two; nan where it has a single message."""
     order, begin = group_by_number(stream, count)

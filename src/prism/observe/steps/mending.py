@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import numba
 import numpy as np
 
+from prism.kernel import kernel
 from prism.observe import levels
 from prism.observe.traffic.medians import scatter, take_median
 from prism.observe.traffic.period import Times
@@ -48,7 +48,7 @@ def mend_marks(marks: Times, start: Times) -> Times:
     return mended
 
 
-@numba.njit(cache=True, nogil=True)
+@kernel
 def _space_out(marks: Times, start: Times) -> Times:
     """Marks without duplicates, and with one in the middle of an interval as long as two steps.
 
@@ -64,7 +64,7 @@ def _space_out(marks: Times, start: Times) -> Times:
     return np.sort(np.concatenate((marks, middle)))
 
 
-@numba.njit(cache=True, nogil=True)
+@kernel
 def _list_whole(at: Times, usual: float, marks: Times, spacing: float) -> Times:
     """Which marks to keep so that none cuts a step in two; `at` are the first messages after them.
 
@@ -84,7 +84,7 @@ def _list_whole(at: Times, usual: float, marks: Times, spacing: float) -> Times:
     return kept[:num]
 
 
-@numba.njit(cache=True, nogil=True)
+@kernel
 def _settle(marks: Times, start: Times) -> Times:
     """The marks; a misplaced one moves to where it is due, if the others are equally many messages apart."""
     at = np.searchsorted(start, marks)
@@ -102,7 +102,7 @@ def _settle(marks: Times, start: Times) -> Times:
     return np.sort(np.concatenate((marks[~moved], _mark_before(wanted, marks[~moved], at[~moved], start))))
 
 
-@numba.njit(cache=True, nogil=True)
+@kernel
 def _find_due(at: Times, usual: int, slack: int, start: Times) -> Times:
     """The first messages after marks; for a misplaced mark, the message a usual step after the one before."""
     due = at.copy()
@@ -122,14 +122,14 @@ def _find_due(at: Times, usual: int, slack: int, start: Times) -> Times:
     return due
 
 
-@numba.njit(cache=True, nogil=True)
+@kernel
 def _widest(start: Times, wanted: int, slack: int) -> int:
     """Of the possible messages, the one after the longest gap."""
     first, last = max(1, wanted - slack), min(len(start) - 1, wanted + slack)
     return first + int(np.argmax(np.diff(start[first - 1 : last + 1])))
 
 
-@numba.njit(cache=True, nogil=True)
+@kernel
 def _mark_before(wanted: Times, marks: Times, at: Times, start: Times) -> Times:
     """Marks before the messages `wanted`: as long after the message before it as others are, or before their own.
 

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import numba
 import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
+from prism.kernel import kernel
 from prism.observe import levels
 from prism.observe.traffic.period import Times
 
@@ -25,7 +25,7 @@ def list_nearby(values: Times) -> Times:
     return np.asarray(values[first[:, None] + np.arange(width)])
 
 
-@numba.njit(cache=True, nogil=True)
+@kernel
 def _mark_apart(times: Times, order: Times, distance: float) -> NDArray[np.bool_]:
     kept = np.zeros(len(times), np.bool_)
     taken = np.zeros(len(times), np.bool_)  # too close to one that is kept
@@ -52,7 +52,7 @@ def find_step(times: Times, steps: pl.DataFrame) -> NDArray[np.int32]:
     return found
 
 
-@numba.njit(cache=True, nogil=True)
+@kernel
 def _look_up(times: Times, begin: Times, end: Times) -> NDArray[np.int32]:
     """The last stretch that begins before each time, -1 where it is over; times mostly follow each other."""
     found = np.empty(len(times), np.int32)

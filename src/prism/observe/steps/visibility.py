@@ -38,7 +38,6 @@ class Visibility:
     steps: bool = True
     inside: bool = True
     layout: bool = True  # whether single messages are visible, which show what a pair carries
-    waits: bool = True  # whether silences are visible, which only merging by an idle timeout preserves
     comparable: bool = True  # whether steps all send the same, so that longer ones and late ranks can be told
     notes: tuple[str, ...] = ()
 
@@ -80,18 +79,11 @@ def judge_visibility(
             steps=False,
             inside=False,
             layout=not reasons,  # Records of single messages show their purpose, however different the steps.
-            waits=False,
             notes=(f"steps cannot be seen{unclear}: whether it is slow is not known{needed}",),
         )
     if reasons:
-        waits = len(reasons) == 1 and "idle timeout" in why
-        hidden = (
-            "links cannot be found, and slow ranks only where rings wait"
-            if waits
-            else "ranks and links cannot be found"
-        )
-        note = f"single transfers cannot be timed{why}: slow {hidden}; slow steps and stops can"
-        return Visibility(inside=False, layout="timeout)" not in why, waits=waits, notes=(note,))
+        note = f"single transfers cannot be timed{why}: slow ranks and links cannot be found; slow steps and stops can"
+        return Visibility(inside=False, layout="timeout)" not in why, notes=(note,))
     return Visibility()
 
 

@@ -108,12 +108,10 @@ def _communication(sent: pl.DataFrame, rank_of: Ints) -> pl.DataFrame:
     order = np.argsort(sent["start_ns"].to_numpy(), kind="stable")
     kind = sent["kind"].to_physical().to_numpy()[order]
     ends = [rank_of[sent[side].to_numpy()[order]] * len(kinds) + kind for side in ("src", "dst")]
-    lane, begin, end, size, verb = join_touching(
-        *ends,
-        int(rank_of.max(initial=-1) + 1) * len(kinds),
-        *(sent[c].to_numpy()[order] for c in ("start_ns", "end_ns", "bytes")),
-        _TOUCH_NS,
-    )
+    out, into = ends
+    starts, ends_ns, sizes = (sent[c].to_numpy()[order] for c in ("start_ns", "end_ns", "bytes"))
+    lanes = int(rank_of.max(initial=-1) + 1) * len(kinds)
+    lane, begin, end, size, verb = join_touching(out, into, lanes, starts, ends_ns, sizes, _TOUCH_NS)
     number = lane % len(kinds)
     names = pl.Series([f"{k} {v}" for k in kinds for v in _VERBS])
     return pl.DataFrame(

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-import numba
 import numpy as np
 from numpy.typing import NDArray
+
+from prism.kernel import kernel
 
 Ints = NDArray[np.int64]
 
 
-@numba.njit(cache=True, nogil=True)
+@kernel
 def join_touching(
     out: Ints, into: Ints, count: int, start: Ints, end: Ints, size: Ints, touch_ns: int
 ) -> tuple[Ints, Ints, Ints, Ints, Ints]:
@@ -40,7 +41,7 @@ def join_touching(
     return lane[order], begin[order], final[order], total[order], verb[order]
 
 
-@numba.njit(cache=True, nogil=True)
+@kernel
 def reach_before(rank: Ints, end: Ints) -> Ints:
     """The latest end of all that comes before each row of the same rank; -1 for none. Rows of a rank are together."""
     reach = np.empty(len(end), np.int64)

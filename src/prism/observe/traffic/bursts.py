@@ -11,11 +11,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-import numba
 import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
+from prism.kernel import kernel
 from prism.observe import levels
 from prism.observe.traffic.numbering import bound_groups
 from prism.observe.traffic.records import EXACT_SIZE
@@ -231,7 +231,7 @@ def list_chains(messages: pl.DataFrame) -> list[Chain]:
     apart = np.sort(apart[apart >= levels.SMALL_MESSAGE_BYTES])
     if not len(apart):
         return []
-    klass = np.cumsum(np.diff(apart, prepend=apart[0]) > EXACT_SIZE * apart)
+    klass: Ints = np.cumsum(np.diff(apart, prepend=apart[0]) > EXACT_SIZE * apart)
     count = np.bincount(klass)
     often = np.argsort(-count, kind="stable")[:_TRIED]
     middle = bound_groups(klass, len(count), np.arange(len(klass)))
@@ -259,7 +259,7 @@ def _follow(sent: Ints, silent: Ints, step: int) -> list[Ints]:
     return chains
 
 
-@numba.njit(cache=True, nogil=True)
+@kernel
 def _find_following(sent: Ints, silent: Ints, step: int, slack: int) -> Ints:
     """For each silence the longest one that is a step later, or two or three where none is; -1 for none."""
     following = np.full(len(sent), -1, np.int64)

@@ -5,9 +5,10 @@ from __future__ import annotations
 import math
 from functools import cache
 
-import numba
 import numpy as np
 from numpy.typing import NDArray
+
+from prism.kernel import kernel
 
 _HAZARD = 1 / 100  # a change every so many values, beforehand
 _SURE = 0.5  # posterior that a run begins here; more likely than not
@@ -36,7 +37,7 @@ def _list_heights() -> NDArray[np.float64]:
     return np.array(found)
 
 
-@numba.njit(cache=True, nogil=True)
+@kernel
 def _find_all(
     values: NDArray[np.float64], begin: NDArray[np.int64], heights: NDArray[np.float64], out: NDArray[np.bool_]
 ) -> None:
@@ -59,7 +60,7 @@ def _find_all(
             out[t] = t > low and fresh > _SURE
 
 
-@numba.njit(cache=True, nogil=True)
+@kernel
 def _step(
     x: float, num: int, chance: NDArray[np.float64], mean: NDArray[np.float64], beta: NDArray[np.float64],
     size: NDArray[np.int64], heights: NDArray[np.float64],
@@ -93,7 +94,7 @@ def _step(
     return kept + 1, fresh
 
 
-@numba.njit(cache=True, nogil=True)
+@kernel
 def _fall(beta: float, grown: float, size: int) -> float:
     """Student's t density of a value over its height; `grown` is what the value makes of beta.
 

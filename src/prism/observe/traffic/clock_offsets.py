@@ -10,11 +10,11 @@ import heapq
 from collections import defaultdict
 from dataclasses import dataclass
 
-import numba
 import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
+from prism.kernel import kernel
 from prism.observe import levels
 from prism.observe.traffic.medians import find_median
 
@@ -152,7 +152,7 @@ def _list_streams(flows: pl.DataFrame, topology: pl.DataFrame | None) -> dict[fr
     return between
 
 
-@numba.njit(cache=True, nogil=True)
+@kernel
 def find_shift(times: Ints, others: Ints, reach: float) -> float:
     """The one difference, of at most `reach`, between two streams of messages that nearly all of them have in common.
 
@@ -175,7 +175,7 @@ def find_shift(times: Ints, others: Ints, reach: float) -> float:
     return float(find_median(apart[(place == best) | (place == best + 1)]))
 
 
-@numba.njit(cache=True, nogil=True)
+@kernel
 def _list_differences(times: Ints, others: Ints, reach: float) -> NDArray[np.float64]:
     """How much later than each time any of the others is, where it is near."""
     low = np.searchsorted(others, times - int(reach))

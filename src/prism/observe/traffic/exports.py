@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-import numba
 import numpy as np
 from numpy.typing import NDArray
 
+from prism.kernel import kernel
 from prism.observe import levels
 from prism.observe.traffic.numbering import group_by_number
 
@@ -55,7 +55,7 @@ def find_active_timeout(
     return longest if goes_on else 0
 
 
-@numba.njit(cache=True, nogil=True)
+@kernel
 def _measure_gaps(order: Ints, begin: Ints, start: Ints, end: Ints) -> Ints:
     """From the end of each record to the start of the next one of its connection; endless after the last."""
     gaps = np.full(len(order), 2**62, np.int64)

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import numba
 import numpy as np
 from numpy.typing import NDArray
 
+from prism.kernel import kernel
 from prism.observe.traffic.numbering import group_values
 
 
-@numba.njit(cache=True, nogil=True)
+@kernel
 def find_median(values: NDArray[np.float64]) -> float:
     """The middle value, or the mean of the two middle ones; puts `values` in another order."""
     half = len(values) // 2
@@ -19,19 +19,19 @@ def find_median(values: NDArray[np.float64]) -> float:
     return float((values[:half].max() + upper) / 2.0)
 
 
-@numba.njit(cache=True, nogil=True)
+@kernel
 def take_median(values: NDArray[np.float64] | NDArray[np.int64]) -> float:
     """The median of values that all are known, left as they are; nan where there are none."""
     return float(find_median(values.astype(np.float64))) if len(values) else np.nan
 
 
-@numba.njit(cache=True, nogil=True)
+@kernel
 def scatter(values: NDArray[np.float64] | NDArray[np.int64]) -> float:
     """The usual deviation from the median."""
     return float(find_median(np.abs(values - take_median(values))))
 
 
-@numba.njit(cache=True, nogil=True)
+@kernel
 def interpolate_quantile(values: NDArray[np.float64], share: float) -> float:
     """The value at a quantile, between its two neighbours as numpy puts it; puts `values` in another order."""
     place = share * (len(values) - 1)
@@ -44,7 +44,7 @@ def interpolate_quantile(values: NDArray[np.float64], share: float) -> float:
     return float(above - step * (1 - between)) if between >= 0.5 else float(below + step * between)
 
 
-@numba.njit(cache=True, nogil=True)
+@kernel
 def quantile_groups(
     values: NDArray[np.float64], number: NDArray[np.int64], count: int, share: float
 ) -> NDArray[np.float64]:
@@ -58,7 +58,7 @@ def quantile_groups(
     return found
 
 
-@numba.njit(cache=True, nogil=True)
+@kernel
 def median_groups(values: NDArray[np.float64], number: NDArray[np.int64], count: int) -> NDArray[np.float64]:
     """The median of each group, nan where it is empty; `number` is the group of each value."""
     grouped, begin = group_values(values, number, count)
@@ -69,7 +69,7 @@ def median_groups(values: NDArray[np.float64], number: NDArray[np.int64], count:
     return found
 
 
-@numba.njit(cache=True, nogil=True)
+@kernel
 def select_nth(values: NDArray[np.float64], k: int) -> float:
     """The value that is at place k once all are in order; those before it are no larger (Hoare's selection)."""
     low, high = 0, len(values) - 1

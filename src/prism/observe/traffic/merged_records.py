@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-import numba
 import numpy as np
 from numpy.typing import NDArray
 
+from prism.kernel import kernel
 from prism.observe import levels
 from prism.observe.traffic.numbering import group_by_number
 from prism.observe.traffic.records import EXACT_SIZE, find_resolution, list_frequent_sizes
@@ -77,7 +77,7 @@ def _list_multiples(took: Ints, size: Ints, config: MergedConfig) -> list[tuple[
     return listed
 
 
-@numba.njit(cache=True, nogil=True)
+@kernel
 def _find_shortest_gaps(order: Ints, begin: Ints, start: Ints, end: Ints) -> Ints:
     """The shortest silence between records of each connection."""
     found = np.full(len(begin) - 1, 2**62, np.int64)

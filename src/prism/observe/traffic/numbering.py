@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
-import numba
 import numpy as np
 from numpy.typing import NDArray
 
+from prism.kernel import kernel
 from prism.observe import levels
 
+Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 
 _MOST_CLASSES = levels.SAMPLED_STREAMS  # distinct sizes of one connection; more are tokens routed at random
@@ -19,13 +20,13 @@ _MOST_SLOTS = levels.SAMPLED_GROUPS  # ranks behind one NIC
 _AS_OFTEN = levels.SHARE_LARGE  # of the messages of the first slot
 
 
-@numba.njit(cache=True, nogil=True)
+@kernel
 def number_keys(keys: Ints) -> tuple[Ints, Ints]:
     """A dense number for every distinct key, in order of first appearance, and the keys by number."""
     least = keys.min() if len(keys) else np.int64(0)
     span = keys.max() - least if len(keys) else np.int64(-1)  # negative where it is too wide for a number
     if 0 <= span < 2 * len(keys):  # A table of all that the keys may be is read far faster than a hashed one.
-        numbers, found = number_again(keys - least, span + 1)
+        numbers, found = number_again(keys - least, int(span) + 1)
         return numbers, found + least
     numbers, found, slots = np.empty(len(keys), np.int64), np.empty(_FIRST_KEYS, np.int64), _make_slots(_FIRST_KEYS)
     done, count = _number_more(keys, 0, slots, numbers, found, 0)
@@ -36,13 +37,13 @@ def number_keys(keys: Ints) -> tuple[Ints, Ints]:
     return numbers, found[:count].copy()
 
 
-@numba.njit(cache=True, nogil=True)
+@kernel
 def _make_slots(most: int) -> Ints:
     """Empty slots of a hash table for so many keys, a power of two."""
     return np.full(2 * most, _FREE, np.int64)
 
 
-@numba.njit(cache=True, nogil=True)
+@kernel
 def _number_more(keys: Ints, begin: int, slots: Ints, numbers: Ints, found: Ints, count: int) -> tuple[int, int]:
     """Number keys from `begin` on until `found` is full; where that was, and how many keys were found in all.
 
@@ -64,7 +65,7 @@ def _number_more(keys: Ints, begin: int, slots: Ints, numbers: Ints, found: Ints
     return len(keys), count
 
 
-@numba.njit(cache=True, nogil=True)
+@kernel
 def number_again(old: Ints, count: int) -> tuple[Ints, Ints]:
     """New numbers for dense old ones, in order of first appearance, and the old ones by new number."""
     table = np.full(count, _FREE, np.int64)
@@ -81,7 +82,7 @@ def number_again(old: Ints, count: int) -> tuple[Ints, Ints]:
     return numbers, found[:taken].copy()
 
 
-@numba.njit(cache=True, nogil=True)
+@kernel
 def number_places(group: Ints, part: Ints, count: int) -> tuple[Ints, Ints]:
     """The place of each record among those of its group and part, and how many these are; groups run part by part."""
     now = np.full(count, -(2**62), np.int64)
@@ -99,7 +100,7 @@ def number_places(group: Ints, part: Ints, count: int) -> tuple[Ints, Ints]:
     return place, total[opened]
 
 
-@numba.njit(cache=True, nogil=True)
+@kernel
 def number_calls(group: Ints, stream: Ints, step: Ints, place: Ints, num: Ints) -> tuple[Ints, int]:
     """A number for each group, step and place of a record, and how many there may be; -1 where it has no group.
 
@@ -119,7 +120,7 @@ def number_calls(group: Ints, stream: Ints, step: Ints, place: Ints, num: Ints) 
     return call, first[-1]
 
 
-@numba.njit(cache=True, nogil=True)
+@kernel
 def nearest(times: Ints, wanted: Ints) -> Ints:
     """Where in `times`, which are in order, the one nearest to each wanted time lies; of two as near the earlier."""
     at = np.empty(len(wanted), np.int64)
@@ -134,7 +135,7 @@ def nearest(times: Ints, wanted: Ints) -> Ints:
     return at
 
 
-@numba.njit(cache=True, nogil=True)
+@kernel
 def bound_groups(number: Ints, count: int, values: Ints) -> tuple[Ints, Ints]:
     """The least and the greatest value of each group."""
     least, most = np.full(count, 2**62, np.int64), np.full(count, -(2**62), np.int64)
@@ -144,7 +145,7 @@ def bound_groups(number: Ints, count: int, values: Ints) -> tuple[Ints, Ints]:
     return least, most
 
 
-@numba.njit(cache=True, nogil=True)
+@kernel
 def begin_together(call: Ints, count: int, start: Ints, end: Ints, begin: Ints, final: Ints) -> None:
     """Records of one call that all are under way when the last one starts begin there and end with the last one."""
     last, first = np.full(count, -(2**62), np.int64), np.full(count, 2**62, np.int64)
@@ -160,7 +161,7 @@ def begin_together(call: Ints, count: int, start: Ints, end: Ints, begin: Ints, 
             begin[i], final[i] = last[k], longest[k]
 
 
-@numba.njit(cache=True, nogil=True)
+@kernel
 def mark_repeated(numbers: Ints, count: int, start: Ints, end: Ints, size: Ints) -> NDArray[np.bool_]:
     """Records that equal the one before of the same number in every way."""
     before = np.full(count, _FREE, np.int64)
@@ -172,7 +173,7 @@ def mark_repeated(numbers: Ints, count: int, start: Ints, end: Ints, size: Ints)
     return repeated
 
 
-@numba.njit(cache=True, nogil=True)
+@kernel
 def mark_exported_twice(
     numbers: Ints, count: int, start: Ints, end: Ints, size: Ints, tolerance: float, apart_ns: int
 ) -> NDArray[np.bool_]:
@@ -189,7 +190,7 @@ def mark_exported_twice(
     return twice
 
 
-@numba.njit(cache=True, nogil=True)
+@kernel
 def mark_overlapping(
     numbers: Ints, count: int, start: Ints, end: Ints, left_out: NDArray[np.bool_]
 ) -> NDArray[np.bool_]:
@@ -208,7 +209,7 @@ def mark_overlapping(
     return overlaps
 
 
-@numba.njit(cache=True, nogil=True)
+@kernel
 def find_runs(numbers: Ints, count: int, start: Ints, end: Ints, size: Ints, close: float, tolerance: float) -> Ints:
     """For each record the first one of its run: records of one size on one connection that follow each other at once.
 
@@ -225,14 +226,14 @@ def find_runs(numbers: Ints, count: int, start: Ints, end: Ints, size: Ints, clo
     return first
 
 
-@numba.njit(cache=True, nogil=True)
+@kernel
 def group_by_number(numbers: Ints, count: int) -> tuple[Ints, Ints]:
     """Row numbers grouped by number, each group in the old order, and where each group begins."""
     order, begin = group_values(np.arange(len(numbers)), numbers, count)
     return order, begin
 
 
-@numba.njit(cache=True, nogil=True)
+@kernel
 def group_values(values: NDArray[Any], numbers: Ints, count: int) -> tuple[NDArray[Any], Ints]:
     """Values grouped by number, each group in the old order, and where each group begins."""
     begin = np.zeros(count + 1, np.int64)
@@ -249,7 +250,7 @@ def group_values(values: NDArray[Any], numbers: Ints, count: int) -> tuple[NDArr
     return grouped, begin
 
 
-@numba.njit(cache=True, nogil=True)
+@kernel
 def classify_sizes(sizes: Ints, order: Ints, begin: Ints, tolerance: float, quantum: float) -> tuple[Ints, Ints]:
     """A class for every record, numbered group by group, and each class's group: sizes within the tolerance share one.
 
@@ -297,7 +298,7 @@ def classify_sizes(sizes: Ints, order: Ints, begin: Ints, tolerance: float, quan
     return classes, group[:total].copy()
 
 
-@numba.njit(cache=True, nogil=True)
+@kernel
 def number_parallel(classes: Ints, count: int, start: Ints, end: Ints) -> Ints:
     """A slot for every record: like ones of one pair that are under way at once, as often as not, are in several.
 
@@ -321,17 +322,19 @@ def number_parallel(classes: Ints, count: int, start: Ints, end: Ints) -> Ints:
     return slots
 
 
-@numba.njit(cache=True, nogil=True)
+@kernel
 def _tolerance_at(log_size: float, tolerance: float, quantum: float) -> float:
     if quantum <= 0.0:
         return tolerance
     return float(max(tolerance, 4.0 / np.sqrt(max(np.exp(log_size) / quantum, 1.0))))
 
 
-@numba.njit(cache=True, nogil=True)
-def _merge_classes(centre: Ints, held: Ints, merged: Ints, count: int, tolerance: float, quantum: float) -> int:
+@kernel
+def _merge_classes(
+    centre: NDArray[np.float64], held: Ints, merged: Ints, count: int, tolerance: float, quantum: float
+) -> int:
     """Number classes by size, joining neighbours that noise or chance alone keeps apart; how many are left."""
-    order = np.argsort(centre[:count])
+    order = np.argsort(centre[:count], kind="mergesort")
     total = 0
     for k in range(count):
         total += held[k]

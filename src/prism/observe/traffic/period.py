@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-import numba
 import numpy as np
 from numpy.typing import NDArray
 
+from prism.kernel import kernel
 from prism.observe import levels
 from prism.observe.traffic.medians import take_median
 from prism.observe.traffic.numbering import nearest
@@ -100,7 +100,7 @@ def find_group_starts(times: Times) -> list[Times]:
     return sorted((times[1:][gaps >= least] for least in _list_long_gaps(gaps)), key=len)
 
 
-@numba.njit(cache=True, nogil=True)
+@kernel
 def _list_long_gaps(gaps: Floats) -> Floats:
     """The lengths of gaps from which on they set groups of about equal number apart, the clearest first."""
     ordered = np.sort(gaps)[::-1]
@@ -187,7 +187,7 @@ def score_periods(streams: PackedStarts, periods: Floats, tolerance: float, slac
     return score.T, weight.T
 
 
-@numba.njit(cache=True, nogil=True)
+@kernel
 def _score_stream(
     times: Floats, gaps: Floats, periods: Floats, tolerance: float, slack: float, score: Floats, weight: Floats
 ) -> None:

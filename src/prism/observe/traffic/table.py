@@ -39,6 +39,7 @@ class Traffic:
     nodes: tuple[Ints, Ints] | None = None  # by pair its ends, each numbered anew for every job that uses it in turn
     continued: Ints = field(default_factory=lambda: np.zeros(0, np.int64), repr=False)  # nodes of jobs that grew
     tenants: Ints | None = None  # by pair, which of several jobs that use its ends at the same time it belongs to
+    given: Ints | None = None  # by pair, the number of the job that an operator gave it to, -1 for none
     mixed: Ints = field(default_factory=lambda: np.zeros(0, np.int64), repr=False)  # endpoints of one job or several
 
     @property
@@ -144,6 +145,7 @@ def split_pairs(traffic: Traffic, part: Ints) -> Traffic:
             connection=pl.Series(traffic.connection_of[present // most] * most + present % most),
         ),
         begin=begin,
+        given=None if traffic.given is None else traffic.given[used // most],
         nodes=None if traffic.nodes is None else (traffic.nodes[0][used // most], traffic.nodes[1][used // most]),
     )
 

@@ -12,10 +12,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-import numba
 import numpy as np
 from numpy.typing import NDArray
 
+from prism.kernel import kernel
 from prism.observe import levels
 from prism.observe.traffic.numbering import group_by_number, nearest
 from prism.observe.traffic.records import EXACT_SIZE, list_frequent_sizes
@@ -118,7 +118,7 @@ def _list_parts(order: Ints, first: Ints, last: Ints, how: Ints, apart: Ints) ->
     return Torn(part=order[at], head=order[first[run]], ends=at == last[run], slowed=how[run] == _SLOWED)
 
 
-@numba.njit(cache=True, nogil=True)
+@kernel
 def _part_runs(first: Ints, last: Ints, best: Ints, count: int) -> NDArray[np.bool_]:
     """Which runs share no record with one that comes before it in `best`."""
     kept, taken = np.zeros(len(first), np.bool_), np.zeros(count, np.bool_)
@@ -129,7 +129,7 @@ def _part_runs(first: Ints, last: Ints, best: Ints, count: int) -> NDArray[np.bo
     return kept
 
 
-@numba.njit(cache=True, nogil=True)
+@kernel
 def _try_runs(
     order: Ints, begin: Ints, columns: tuple[Ints, Ints, Ints, Ints], sizes: Ints, hops: Ints, bounds: Ints,
     limits: tuple[int, float, int], agreed: NDArray[np.bool_],
@@ -178,7 +178,7 @@ def _try_runs(
     return tried, met, found[:, :num].copy()
 
 
-@numba.njit(cache=True, nogil=True)
+@kernel
 def _go_with(
     head: int, tail: int, hops: Ints, start: Ints, end: Ints, together_ns: int, beside: float
 ) -> tuple[int, int]:

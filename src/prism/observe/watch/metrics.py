@@ -35,6 +35,7 @@ class WatchStatus:
     firing: tuple[dict[str, Any], ...] = ()  # findings reported and not resolved
     alerts: Counter[str] = field(default_factory=Counter)
     ports: tuple[PortLoad, ...] = ()  # of switches, from sFlow
+    state_trouble: bool = False  # the state is kept in memory only
     looks: int = 0
     failed_looks: int = 0
     look_seconds: float = 0.0
@@ -54,6 +55,7 @@ def render_metrics(status: WatchStatus) -> str:
         _metric("malformed_total", "counter", "Unreadable, by fault.", _labelled("fault", status.malformed)),
         _metric("events_total", "counter", "Other things of note.", _labelled("event", status.events)),
         _metric("window_flows", "gauge", "Flows in the window.", one(status.window_flows)),
+        _metric("state_in_memory_only", "gauge", "1 while no state can be saved.", one(int(status.state_trouble))),
         _metric("jobs", "gauge", "Jobs in the last look.", one(len(status.jobs))),
         _metric(
             "job_step_seconds", "gauge", "Usual step of a job.",

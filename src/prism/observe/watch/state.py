@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -18,7 +19,13 @@ _FORGET_JOB_NS = 3600 * 10**9
 _FORGET_FINDING_NS = 3600 * 10**9
 _MAX_REMEMBERED = 10_000
 # A job has at most one finding of these kinds at a time, even when its culprit changes.
-_ONE_AT_A_TIME = frozenset({"hang", "slow_step", "drift", "restart"})
+_ONE_AT_A_TIME = frozenset({"hang", "stall", "slow_step", "drift", "restart"})
+_PLACED = frozenset({"slow_compute", "slow_link", "slow_switch"})
+_UNPLACED = frozenset({"slow_step", "drift"})
+_STOPS = frozenset({"hang", "stall", "restart"})
+_SHORTER = 0.5  # of what steps are longer by while a fault lasts: once it is less, the fault is over
+_FELT = 0.005  # of a step: what lengthens steps by less is over when it is not seen
+_HABIT = 1.8  # times the longest pause of a job so far that a stall lasts
 _CERTAIN = frozenset({"hang"})  # Silence needs no second look to be confirmed.
 _ENOUGH_ARRIVALS = 3
 _SCHEMA = "prism.watch-state/1"
@@ -34,6 +41,11 @@ class SeenJob:
     num_steps: int = 0
     studied: bool = True  # false where there was no time for it in this look
     ports: tuple[str, ...] = ()  # of its connections, which tell it from others on the same hosts
+    host_of: Mapping[str, str] = field(default_factory=dict)  # by endpoint
+    recent_s: float | None = None  # of its last few steps
+    stepped_ns: int = 0  # when its last whole step ended
+    pause_s: float = 0.0  # the longest silence after which it went on
+    over: bool = False  # whether its scheduler says that it has ended
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,6 +69,7 @@ class Told:
     update: bool
     reported_ns: int
     status: str = "firing"  # or resolved
+    well: str = ""  # what shows that it is over
 
     def to_json(self) -> dict[str, Any]:
         """One line of `prism watch`."""
@@ -66,6 +79,7 @@ class Told:
             "update": self.update,
             "status": self.status,
             "reported_ns": self.reported_ns,
+            **({"well": self.well} if self.well else {}),
         }
 
 
@@ -78,6 +92,8 @@ class KnownJob:
     last_seen_ns: int
     step_s: float | None = None
     ports: tuple[str, ...] = ()  # those that it has had since it was first seen
+    calm_s: float | None = None  # its usual step while nothing was wrong with it
+    pause_s: float = 0.0  # its longest silence after which it went on
 
 
 @dataclass(slots=True, kw_only=True)
@@ -97,8 +113,12 @@ class KnownFinding:
     look: int = 0
     unseen: int = 0  # looks at its job since it was last seen
     resolved: bool = False
+    well: str = ""  # what shows that it is over
     score: float = 0.0
     evidence: str = ""
+    hosts: tuple[str, ...] = ()  # that its culprit has a part of
+    calm_s: float | None = None  # the usual step of its job before it
+    during_s: float | None = None  # and while it was seen last
 
     def whole(self) -> Finding:
         """The finding from its beginning to now."""
@@ -113,15 +133,22 @@ class KnownFinding:
             evidence=self.evidence,
         )
 
-    def is_same(self, finding: Finding, slack_ns: int) -> bool:
-        """Whether a finding of this look is this one: same place, and a window that touches."""
+    def is_same(self, finding: Finding, hosts: tuple[str, ...], slack_ns: int) -> bool:
+        """Whether a finding of this look is this fault: of one kind at one place, in windows that touch.
+
+        A look may name an endpoint and the next its host, or first the job that has slow steps and then who slows them.
+        """
+        if self.job != finding.job or not (
+            finding.start_ns <= self.end_ns + slack_ns and finding.end_ns >= self.start_ns - slack_ns
+        ):
+            return False
+        if self.kind in _ONE_AT_A_TIME and self.kind == finding.kind:
+            return True
+        if finding.kind in _PLACED and self.kind in _UNPLACED:
+            return True
         blamed = (self.culprit_type, self.culprit) == (finding.culprit.type, finding.culprit.id)
-        return (
-            (self.kind, self.job) == (finding.kind, finding.job)
-            and (blamed or self.kind in _ONE_AT_A_TIME)
-            and finding.start_ns <= self.end_ns + slack_ns
-            and finding.end_ns >= self.start_ns - slack_ns
-        )
+        there = bool(set(self.hosts) & set(hosts)) and {self.kind, finding.kind} <= _PLACED
+        return there or (blamed and self.kind == finding.kind)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -168,9 +195,12 @@ class WatchState:
         self._look += 1
         names = self.names = self._name_jobs(report)
         told: list[Told] = []
+        seen = {names[job.id]: job for job in report.jobs}
         for raw in report.findings:
             finding = _rename(raw, names)
-            known = self._follow(finding)
+            if self._is_habit(finding):
+                continue
+            known = self._follow(finding, seen.get(finding.job))
             due = known.told_cost is None and (final or self._is_sure(known, report.until_ns))
             grown = known.told_cost is not None and known.cost >= self.grown * known.told_cost + 1.0
             if (due or grown or known.resolved) and report.until_ns >= self.judge_from_ns:
@@ -179,7 +209,8 @@ class WatchState:
                 known.resolved = False
                 known.score, known.evidence = finding.score, finding.evidence
                 told.append(Told(id=known.id, finding=known.whole(), update=update, reported_ns=report.until_ns))
-        told += self._resolve({names[job.id] for job in report.jobs if job.studied}, report.until_ns)
+        told += self._resolve(seen, report.until_ns)
+        self._learn(seen)
         self._forget(report.until_ns)
         return told
 
@@ -191,20 +222,40 @@ class WatchState:
             if known.told_cost is not None and not known.resolved
         ]
 
-    def _resolve(self, seen_jobs: set[str], now_ns: int) -> list[Told]:
-        """Resolved findings: looks at the job no longer show them; findings of a job that is gone stay open."""
+    def _is_habit(self, finding: Finding) -> bool:
+        """Whether a stall is no longer than the job has paused before, in this window or long ago."""
+        job = self.jobs.get(finding.job)
+        length_s = (finding.end_ns - finding.start_ns) / 1e9
+        return finding.kind == "stall" and job is not None and length_s < _HABIT * job.pause_s
+
+    def _resolve(self, seen: Mapping[str, SeenJob], now_ns: int) -> list[Told]:
+        """Findings that are over: several looks do not show them any more, and something shows that all is well."""
         over: list[Told] = []
         for known in self.findings:
             if known.look == self._look:
                 known.unseen = 0
-            elif known.told_cost is not None and not known.resolved and known.job in seen_jobs:
-                known.unseen += 1
-                if known.unseen >= self.resolve_after:
-                    known.resolved = True
-                    over.append(
-                        Told(id=known.id, finding=known.whole(), update=True, reported_ns=now_ns, status="resolved")
-                    )
+                continue
+            if known.told_cost is None or known.resolved:
+                continue
+            job = seen.get(known.job)
+            known.unseen += job is not None and job.studied
+            if known.unseen >= self.resolve_after and (well := _say_well(known, job)):
+                known.resolved, known.well = True, well
+                told = Told(id=known.id, finding=known.whole(), update=True, reported_ns=now_ns, status="resolved",
+                            well=well)  # fmt: skip
+                over.append(told)
         return over
+
+    def _learn(self, seen: Mapping[str, SeenJob]) -> None:
+        """Remember how jobs are while nothing is wrong with them."""
+        open_now = {f.job for f in self.findings if not f.resolved}
+        for name, job in seen.items():
+            known = self.jobs[name]
+            if name not in open_now and job.studied and job.step_s is not None:
+                known.calm_s = job.step_s
+            stops = [f for f in self.findings if f.job == name and f.kind in _STOPS]
+            if not stops:
+                known.pause_s = max(known.pause_s, job.pause_s)
 
     def _is_sure(self, known: KnownFinding, now_ns: int) -> bool:
         enough = known.sightings >= self.confirm or known.kind in _CERTAIN
@@ -257,11 +308,15 @@ class WatchState:
                 last_seen_ns=report.until_ns,
                 step_s=job.step_s if job.studied or known_job is None else known_job.step_s,
                 ports=kept or job.ports,
+                calm_s=None if known_job is None else known_job.calm_s,
+                pause_s=0.0 if known_job is None else known_job.pause_s,
             )
         return names
 
-    def _follow(self, finding: Finding) -> KnownFinding:
-        known = next((k for k in self.findings if k.is_same(finding, self.slack_ns)), None)
+    def _follow(self, finding: Finding, job: SeenJob | None) -> KnownFinding:
+        hosts = _list_hosts(finding.culprit, {} if job is None else job.host_of)
+        same = [k for k in self.findings if k.is_same(finding, hosts, self.slack_ns)]
+        known = next((k for k in same if k.culprit == finding.culprit.id), same[0] if same else None)
         if known is None:
             known = KnownFinding(
                 id=f"finding-{self._next_finding}",
@@ -272,6 +327,7 @@ class WatchState:
                 start_ns=finding.start_ns,
                 end_ns=finding.end_ns,
                 cost=finding.lost_gpu_seconds,
+                calm_s=self.jobs[finding.job].calm_s if finding.job in self.jobs else None,
             )
             self._next_finding += 1
             self.findings.append(known)
@@ -282,9 +338,15 @@ class WatchState:
             known.cost = max(known.cost + finding.lost_gpu_seconds * fresh_ns / length_ns, finding.lost_gpu_seconds)
         else:
             known.cost = max(known.cost, finding.lost_gpu_seconds)
-        if known.told_cost is None or known.kind not in _ONE_AT_A_TIME:
+        named = known.kind in _UNPLACED and finding.kind in _PLACED
+        if named and known.told_cost is not None:
+            known.told_cost = 0.0  # who it is is news
+        if named or known.told_cost is None or known.kind not in _ONE_AT_A_TIME:
             # Keep the first culprit: that look saw the beginning, which later windows no longer contain.
-            known.culprit_type, known.culprit = finding.culprit.type, finding.culprit.id
+            known.kind = finding.kind
+            known.culprit_type, known.culprit, known.hosts = finding.culprit.type, finding.culprit.id, hosts
+        if job is not None and job.recent_s is not None:
+            known.during_s = job.recent_s
         known.start_ns = min(known.start_ns, finding.start_ns)
         known.end_ns = max(known.end_ns, finding.end_ns)
         if known.look != self._look:
@@ -315,7 +377,7 @@ def load_state(path: Path) -> WatchState:
                 name: KnownJob(**{**job, "endpoints": tuple(job["endpoints"]), "ports": tuple(job.get("ports", ()))})
                 for name, job in document["jobs"].items()
             },
-            findings=[KnownFinding(**f) for f in document["findings"]],
+            findings=[KnownFinding(**{**f, "hosts": tuple(f.get("hosts", ()))}) for f in document["findings"]],
             outbox=document["outbox"],
             position=document["position"],
             looked_until_ns=document.get("looked_until_ns", 0),
@@ -328,6 +390,34 @@ def load_state(path: Path) -> WatchState:
         )
     except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:
         raise BadFileError(f"{path}: not a state of prism watch ({error}); move it away to start afresh") from None
+
+
+def _say_well(known: KnownFinding, job: SeenJob | None) -> str:
+    """What shows that a finding is over; "" where nothing does.
+
+    A window that lies within a fault holds nothing healthy: that it shows nothing does not say that it is over.
+    """
+    if job is None:
+        return ""
+    if job.over:
+        return f"by its scheduler {known.job} has ended"
+    if known.kind in _STOPS:
+        return f"{known.job} steps again" if job.stepped_ns > known.end_ns else ""
+    if known.during_s is None or job.recent_s is None:
+        return ""
+    looks = f"{known.unseen} looks at {known.job} do not show it any more; its steps last {job.recent_s:.3g} s"
+    if known.calm_s is None:
+        return f"{looks}, {known.during_s:.3g} s during it" if job.recent_s < (1 - 2 * _FELT) * known.during_s else ""
+    more = known.during_s - known.calm_s
+    well = more <= _FELT * known.calm_s or job.recent_s - known.calm_s <= _SHORTER * more
+    return f"{looks}, {known.calm_s:.3g} s before it" if well else ""
+
+
+def _list_hosts(culprit: Culprit, host_of: Mapping[str, str]) -> tuple[str, ...]:
+    """The hosts that a culprit has a part of: a link's ends, the members of a group."""
+    names = re.split("[,>]", culprit.id)
+    hosts = set(host_of.values())
+    return tuple(sorted({host_of.get(name, name) for name in names if name in host_of or name in hosts}))
 
 
 def _rename(finding: Finding, names: dict[str, str]) -> Finding:

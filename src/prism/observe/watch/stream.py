@@ -6,6 +6,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -14,9 +15,13 @@ import polars as pl
 
 from prism.collect import Source
 from prism.collect.port_counters import PortCounters
+from prism.errors import BadConfigError
+from prism.machine.files import write_durably
+from prism.machine.locks import FolderLock
 from prism.observe.watch.alerts import AlertSink
 from prism.observe.watch.analysis import Analyst, InlineAnalyst, ProcessAnalyst
 from prism.observe.watch.exporter_clocks import ExporterClocks
+from prism.observe.watch.given_source import GivenSource
 from prism.observe.watch.metrics import WatchStatus
 from prism.observe.watch.state import WatchState, WindowReport, load_state
 from prism.observe.watch.window import FlowWindow, fit_length
@@ -25,6 +30,7 @@ _POLL_S = 0.25
 _SILENCE = 2.0  # times the longest pause between arrivals so far that counts as silence
 _LEAST_SILENCE_S = 2.0
 _CURRENT_S = 900.0  # Files whose newest flow is older are an archive: their end is no silence.
+_STILL_HERE_S = 10.0  # between saves of a watch that sees nothing new
 _LATE_S = 10.0  # If two looks take longer, findings are not reported within the 15 s that are promised.
 
 
@@ -51,6 +57,7 @@ class Watch:
         *,
         alerts: Sequence[AlertSink] = (),
         analyst: Analyst | None = None,
+        given: GivenSource | None = None,
         say: Callable[[str], None] = lambda line: None,
     ) -> None:
         self._source = source
@@ -58,6 +65,7 @@ class Watch:
         self._config = config
         self._emit = emit
         self._say = say
+        self._given = given
         self._alerts = alerts
         self._analyst: Analyst = analyst or (ProcessAnalyst() if source.is_live else InlineAnalyst())
         self._clocks = ExporterClocks()
@@ -82,11 +90,14 @@ class Watch:
         self._looks = self._failed = 0
         self._look_seconds = 0.0
         self._jobs: dict[str, tuple[int, float | None]] = {}
+        self._saved_at = time.monotonic()
+        self._trouble = ""  # why the state is kept in memory only
 
     def run(self, should_stop: Callable[[], bool]) -> None:
         """Watch until `stop` is set or the source ends; the state is saved before it returns."""
-        self._resume()
+        lock, how = self._take_folder(), ""
         try:
+            self._resume()
             while not should_stop() and not self._source.is_finished:
                 if not self._source.is_live:
                     self._before = self._source.save_position(), None
@@ -95,8 +106,13 @@ class Watch:
                 if self._is_due():
                     self._begin_look()
                 self._say_new(self._source.notes)
+                if time.monotonic() - self._saved_at > _STILL_HERE_S:
+                    self._save()  # a state that is not written for long is one that nobody watches for
             self._finish()
+            how = "finished" if self._source.is_finished else "stopped"
         finally:
+            if lock is not None:
+                lock.close(how)
             self._source.close()
             self._analyst.close()
 
@@ -117,6 +133,7 @@ class Watch:
             window_flows=self._window.num_rows,
             jobs=self._jobs,
             findings=self._findings.copy(),
+            state_trouble=bool(self._trouble),
             firing=tuple(t.to_json() for t in self._state.firing()),
             alerts=sum((sink.outcomes for sink in self._alerts), Counter()),
             ports=self._ports.status(),
@@ -213,7 +230,9 @@ class Watch:
         self._looked_until_ns = self._window.newest_ns
         self._fresh = False
         self._note_position()
-        self._look = self._analyst.submit(self._window.flows(until, self._length_ns), self._topology, until)
+        given = self._given.list_jobs() if self._given is not None else ()
+        self._look = self._analyst.submit(self._window.flows(until, self._length_ns), self._topology, until, given)
+        self._say_new(self._given.notes if self._given is not None else ())
 
     def _note_position(self) -> None:
         """The position in the source at this moment, and the segments that hold the flows up to it."""
@@ -287,9 +306,35 @@ class Watch:
             self._say("left out: " + ", ".join(f"{num:,} {why}" for why, num in told))
 
     def _save(self) -> None:
-        if self._config.state is not None:
+        """Save the state; on a full disk the watch goes on in memory and says so."""
+        self._saved_at = time.monotonic()
+        if self._config.state is None:
+            return
+        try:
             self._config.state.mkdir(parents=True, exist_ok=True)
             self._state.save(self._config.state / "state.json")
+        except OSError as error:
+            if not self._trouble:
+                self._say(f"the state is kept in memory only ({error.strerror}); free space in {self._config.state}")
+            self._trouble = f"the state is kept in memory only ({error.strerror})"
+        else:
+            self._trouble = ""
+
+    def _take_folder(self) -> FolderLock | None:
+        """Two watches in one folder would overwrite each other's state."""
+        folder = self._config.state
+        if folder is None:
+            return None
+        try:
+            lock = FolderLock(folder)
+        except BlockingIOError:
+            raise BadConfigError(f"--state {folder}: another prism watch works there; name another folder") from None
+        except OSError as error:
+            raise BadConfigError(f"--state {folder}: cannot be written ({error.strerror}); name another") from None
+        if self._topology is not None:
+            with suppress(OSError):
+                write_durably(folder / "topology.csv", self._topology.write_csv())
+        return lock
 
     def _say_new(self, lines: tuple[str, ...]) -> None:
         for line in lines:

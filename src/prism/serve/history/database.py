@@ -96,7 +96,7 @@ class Median:
 
 
 def forget_index(state: Path) -> None:
-    """Delete the index; annotations and silences are kept in other files and stay."""
+    """Delete the index; what people wrote is kept in other files and stay."""
     for name in ("", "-wal", "-shm"):
         (state / f"{_FILE}{name}").unlink(missing_ok=True)
 

@@ -159,7 +159,7 @@ def _of_run(run: Supervised) -> Iterator[Entry]:
         state=run.outcome or ("running" if run.supervised else run.phase),
         text=run.outcome_text or "; ".join(str(f.get("reason")) for f in run.failures[-3:]),
         step_s=_median_step(steps),
-        num_steps=max(0, run.best_step),
+        num_steps=run.best_step if run.best_step >= 0 else None,
         restarts=max(0, run.attempt - 1),
         goodput=share_of_training(spans),
         hosts=hosts,

@@ -30,7 +30,9 @@ _CLEAN_NS = 600 * 10**9  # between checks for rows past their retention
 class HistoryConfig:
     """Where the index lies and how long it remembers."""
 
-    state: Path | None = None  # a folder for the index, annotations and silences; None: in memory, nothing is kept
+    state: Path | None = (
+        None  # a folder for the index, incidents and what people write; None: in memory, nothing is kept
+    )
     keep_days: float = 400.0
     clusters: bool = False  # whether each folder at the top of the served one is a cluster of that name
     name: str = ""  # the name of the only cluster, if they are not

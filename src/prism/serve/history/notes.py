@@ -1,4 +1,4 @@
-"""What people write: annotations and silences, as lines in files beside the index, which a rebuild does not touch."""
+"""What people write: annotations, and what they did with incidents, in a file that a rebuild does not touch."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 _MOST_NOTES = 10_000
 _MOST_BYTES = 32 << 20
@@ -30,15 +30,12 @@ class Annotation:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Silence:
-    """Until when no alert is sent for what it names; "" names every job, host or kind."""
+class Act:
+    """What a person did with an incident: took it up, or closed it."""
 
     id: str
-    until_ns: int
-    job: str = ""
-    kind: str = ""
-    culprit: str = ""
-    reason: str = ""
+    incident: str
+    what: Literal["acknowledged", "closed"]
     author: str = ""
     written_ns: int = 0
 
@@ -70,10 +67,9 @@ class Notes:
         ]
         return sorted(kept, key=lambda note: -note.at_ns)
 
-    def silences(self) -> list[Silence]:
-        """Silences that have not ended, the one that ends first at the top."""
-        found = [Silence(**fields) for fields in self._all("silence")]
-        return sorted((s for s in found if s.until_ns > self.clock()), key=lambda s: s.until_ns)
+    def acts(self) -> list[Act]:
+        """What people did with incidents, in order."""
+        return [Act(**fields) for fields in self._all("act")]
 
     def annotate(self, **fields: Any) -> Annotation:
         """Write a remark down."""
@@ -81,14 +77,14 @@ class Notes:
         self._write({"note": "annotation", **asdict(note)})
         return note
 
-    def silence(self, **fields: Any) -> Silence:
-        """Write a silence down."""
-        note = Silence(id=secrets.token_hex(8), written_ns=self.clock(), **fields)
-        self._write({"note": "silence", **asdict(note)})
-        return note
+    def act(self, incident: str, what: Literal["acknowledged", "closed"], author: str) -> Act:
+        """Write down what a person did with an incident; who keeps the incidents reads it from here."""
+        act = Act(id=secrets.token_hex(8), written_ns=self.clock(), incident=incident, what=what, author=author)
+        self._write({"note": "act", **asdict(act)})
+        return act
 
     def delete(self, id: str) -> bool:
-        """End a remark or a silence; whether there was one."""
+        """End a remark; whether there was one."""
         self.catch_up()
         with self._lock:
             known = id in self._lines
@@ -137,7 +133,7 @@ class Notes:
         for text in fresh.splitlines():
             try:
                 line = json.loads(text)
-                shape = {"annotation": Annotation, "silence": Silence}.get(line.get("note"))
+                shape = {"annotation": Annotation, "act": Act}.get(line.get("note"))
                 if shape is not None:
                     shape(**{name: value for name, value in line.items() if name != "note"})
                 if shape is not None or line.get("deleted"):

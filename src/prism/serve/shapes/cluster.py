@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from prism.serve.shapes.history import FeedRow
 from prism.serve.shapes.jobs import FindingRow, JobRow
 
 
@@ -104,36 +103,3 @@ class ClusterDocument:
     top_gbps: float | None  # the highest load of a NIC, for the scale of colours
     hosts_left_out: int
     notes: tuple[str, ...]  # what the newest diagnoses could not determine
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RiskRow:
-    """A part at risk, by the newest prediction."""
-
-    id: str
-    risk: float | None
-    reasons: tuple[str, ...]
-    path: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class QueueRow:
-    """How long jobs wait under one policy, by the newest placement."""
-
-    policy: str
-    mean_queue_s: float | None
-    p99_queue_s: float | None
-    path: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LiveDocument:
-    """The current state; the counts are those of the Cluster page."""
-
-    counts: ClusterCounts
-    jobs: tuple[JobRow, ...]
-    jobs_left_out: int
-    events: tuple[FeedRow, ...]
-    num_events: int
-    risks: tuple[RiskRow, ...]
-    queues: tuple[QueueRow, ...]

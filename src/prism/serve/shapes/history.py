@@ -147,46 +147,6 @@ class HostDocument:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class FeedRow:
-    """A line of the feed: a finding when it was new, updated or resolved."""
-
-    id: str
-    event: Literal["told", "updated", "resolved"]
-    reported_ns: str
-    job: str
-    job_key: str
-    kind: str
-    culprit_type: str
-    culprit: str
-    start_ns: str
-    end_ns: str
-    lost_gpu_seconds: float
-    score: float
-    evidence: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FeedDocument:
-    """The last lines that watches printed, newest first."""
-
-    events: tuple[FeedRow, ...]
-    total: int
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SilenceRow:
-    """A silence that has not ended."""
-
-    id: str
-    until_ns: str
-    job: str
-    kind: str
-    culprit: str
-    reason: str
-    author: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class ChannelRow:
     """A channel; its address is a secret and never part of an answer."""
 
@@ -196,15 +156,17 @@ class ChannelRow:
     last_why: str
     last_ns: str
     num_sent: int
+    num_waiting: int
+    num_lost: int  # refused for good, or too old
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AlertsDocument:
-    """Channels, firing alerts, and silences."""
+    """Channels, and what people were told that is not over."""
 
     channels: tuple[ChannelRow, ...]
     num_firing: int
-    silences: tuple[SilenceRow, ...]
+    trouble: str  # why messages or incidents are kept in memory only
     writable: bool
 
 

@@ -51,6 +51,7 @@ class OverviewDocument:
     version: int
     num_files: int
     num_jobs: int
+    num_sick: int  # incidents that are open, or lost sight of
     num_findings: int
     num_verdicts: int
     num_runs: int

@@ -19,7 +19,7 @@ class RunRow:
     health: Health
     state: str
     attempt: int
-    step: int
+    step: int | None  # null before one was seen
     last_good_step: int | None
     num_failures: int
     num_rollbacks: int

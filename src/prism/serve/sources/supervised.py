@@ -2,21 +2,21 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterable, Iterator, Mapping, Set
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 from typing import Any
 
 from pydantic_core import from_json
 
 from prism.errors import BadFileError, InputError
+from prism.machine.locks import is_process_alive
 from prism.records import Verdict
 from prism.recover.progress import STEPS_FILE
 from prism.recover.supervise import events
 from prism.recover.supervise.watch import event_of
 from prism.serve.folder import Folder, FoundFile, NotInFolderError
 from prism.serve.sources.place import Place, read_object
+from prism.serve.sources.verdicts import mask_verdict
 
 STATE_FILE = "state.json"
 DECISIONS_FILE = "decisions.jsonl"
@@ -203,7 +203,7 @@ def _read_decisions(folder: Folder, place: Place) -> Iterator[Decision]:
 def _read_verdict(document: Any) -> Verdict | None:
     """A decision counts also where its verdict cannot be read."""
     try:
-        return None if document is None else Verdict.from_json(document)
+        return None if document is None else mask_verdict(Verdict.from_json(document))
     except (ValueError, KeyError, TypeError, AttributeError, InputError):
         return None
 
@@ -211,10 +211,7 @@ def _read_verdict(document: Any) -> Verdict | None:
 def is_supervised(folder: Folder, place: str) -> bool:
     """Whether the process that the lock file names is alive; trying the lock could disturb the supervisor."""
     try:
-        words = folder.read("lock" if place == "." else f"{place}/lock", most=4096).decode(errors="replace").split()
+        words = folder.read("lock" if place == "." else f"{place}/lock", most=4096).decode(errors="replace")
     except NotInFolderError:
         return False
-    match words:
-        case ["process", pid, "on", host] if pid.isdecimal() and host == os.uname().nodename:
-            return Path(f"/proc/{pid}").exists()
-    return False
+    return bool(is_process_alive(words))

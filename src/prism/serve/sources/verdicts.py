@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path, PurePosixPath
 
 from prism.errors import BadRowError
@@ -33,10 +33,16 @@ def read_verdicts(folder: Folder, path: str, mtime_ns: int) -> VerdictFile:
     found: list[Verdict] = []
     for line in folder.read(path, most=_MOST_LINES_BYTES).splitlines():
         try:
-            found.append(Verdict.from_json(json.loads(line), path))
+            found.append(mask_verdict(Verdict.from_json(json.loads(line), path)))
         except (ValueError, KeyError, TypeError, AttributeError, RecursionError, BadRowError):
             continue
     return VerdictFile(path=path, verdicts=tuple(found), updated_ns=mtime_ns)
+
+
+def mask_verdict(verdict: Verdict) -> Verdict:
+    """A verdict whose texts hold no secrets: its lines come from logs, and are masked as logs are."""
+    lines = tuple(replace(line, text=mask(line.text)) for line in verdict.evidence)
+    return replace(verdict, evidence=lines, mitigation=mask(verdict.mitigation), notes=tuple(map(mask, verdict.notes)))
 
 
 def read_context(folder: Folder, verdict: Verdict, place: str, around: int = 3) -> list[Context]:

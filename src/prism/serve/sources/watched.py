@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import json
 from collections import deque
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Literal
 
 from prism.errors import BadFileError
+from prism.machine.locks import LOCK_FILE, is_process_alive
 from prism.records import Culprit, Finding
-from prism.serve.folder import Folder
-from prism.serve.sources.diagnosed import read_finding
+from prism.serve.folder import Folder, NotInFolderError
+from prism.serve.sources.diagnosed import read_finding, read_topology
 from prism.serve.sources.place import Place, read_object
 
 STATE_FILE = "state.json"
@@ -36,6 +38,7 @@ class FollowedFinding:
     id: str
     finding: Finding
     over: bool
+    well: str = ""  # what shows that it is over
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,6 +50,9 @@ class Watched:
     findings: tuple[FollowedFinding, ...]
     until_ns: int  # the end of the newest records that it has analysed
     updated_ns: int
+    alive: bool | None = None  # whether its process lives; None where that cannot be seen
+    ended: str = ""  # how it ended, by its own word: finished, or stopped
+    hosts: Mapping[str, str] = field(default_factory=dict)  # by address
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -98,12 +104,15 @@ def read_watched(folder: Folder, place: Place) -> Watched:
                     evidence=str(known.get("evidence") or f"seen in {int(known['sightings'])} looks"),
                 ),
                 over=bool(known.get("resolved", False)),
+                well=str(known.get("well") or ""),
             )
             for known in document["findings"]
             if known["told_cost"] is not None
         )
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise BadFileError(f"{path}: not a state of prism watch ({error!r})") from None
+    lock = _read_lock(folder, place)
+    topology = read_topology(folder, place)
     seen = max((job.last_seen_ns for job in jobs), default=0)
     return Watched(
         place=place.path,
@@ -111,7 +120,22 @@ def read_watched(folder: Folder, place: Place) -> Watched:
         findings=findings,
         until_ns=max(seen, int(document.get("looked_until_ns") or 0)),
         updated_ns=place.files[STATE_FILE].mtime_ns,
+        alive=is_process_alive(lock),
+        ended=lock if lock in ("finished", "stopped") else "",
+        hosts={} if topology is None else dict(zip(topology["address"], topology["host"], strict=True)),
     )
+
+
+def is_watching(folder: Folder, watch: Watched) -> bool | None:
+    """Whether the watch's process lives now."""
+    return is_process_alive(_read_lock(folder, Place(path=watch.place, files={})))
+
+
+def _read_lock(folder: Folder, place: Place) -> str:
+    try:
+        return folder.read(place.path_of(LOCK_FILE), most=4096).decode(errors="replace").strip()
+    except NotInFolderError:
+        return ""
 
 
 def read_told(folder: Folder, path: str, mtime_ns: int) -> ToldFindings:

@@ -10,21 +10,24 @@ import { evaluation } from "./pages/evaluation.js";
 import { failures } from "./pages/failures.js";
 import { history as past } from "./pages/history.js";
 import { job } from "./pages/job.js";
-import { live } from "./pages/live.js";
+import { hours } from "./pages/hours.js";
+import { incident } from "./pages/incident.js";
+import { now } from "./pages/now.js";
 import { reports } from "./pages/reports.js";
-import { ago, plural, setPrice, whole } from "./units.js";
+import { ago, plural, setPrice, toggleZone, whole } from "./units.js";
 
 const PAGES = [
-  { path: "/", title: "Cluster", open: cluster, count: (o) => o.num_findings, bad: true },
-  { path: "/live", title: "Live", open: live, count: () => 0 },
+  { path: "/", title: "Now", open: now, count: (o) => o.num_sick, bad: true },
+  { path: "/cluster", title: "Cluster", open: cluster, count: (o) => o.num_findings },
   { path: "/job", title: "Job", open: job, count: (o) => o.num_jobs },
   { path: "/failures", title: "Failures", open: failures, count: (o) => o.num_verdicts },
   { path: "/evaluation", title: "Evaluation", open: evaluation, count: (o) => o.num_evaluations },
   { path: "/datacenter", title: "Datacenter", open: datacenter, count: (o) => o.num_reports },
   { path: "/reports", title: "Reports", open: reports, count: (o) => o.num_printed },
   { path: "/history", title: "History", open: past, count: (o) => o.num_archived },
+  { path: "/hours", title: "Hours", open: hours, count: () => 0 },
 ];
-const HIDDEN = [{ path: "/api", title: "API", open: api }];
+const HIDDEN = [{ path: "/incident", title: "Incident", open: incident }, { path: "/api", title: "API", open: api }];
 const POLL_MS = 1000, STREAM_MS = 25_000, SETTLE_MS = 10_000; // a stream is reopened every 20 s and then sends the version
 
 const root = document.getElementById("page"), nav = document.getElementById("nav"), status = document.getElementById("status"), foot = document.getElementById("foot"), help = document.getElementById("help");
@@ -189,7 +192,7 @@ function toggleTheme() {
 }
 
 const KEYS = [
-  ["1 to 8", "Cluster, Live, Job, Failures, Evaluation, Datacenter, Reports, History"], ["T", "dark or light"], ["/", "filter the first table"], ["?", "this help"],
+  ["1 to 9", "Now, Cluster, Job, Failures, Evaluation, Datacenter, Reports, History, Hours"], ["J K A O", "front page: next, previous incident, take it up, open it"], ["U", "local time or UTC"], ["T", "dark or light"], ["/", "filter the first table"], ["?", "this help"],
   ["W S or + −", "timeline: zoom in, out"], ["A D", "timeline: pan"], ["← → ↑ ↓", "with the timeline in focus: pan, scroll rows"], ["F", "timeline: all of it"], ["N P", "timeline: next, previous step"], ["J K", "timeline: next, previous finding"], ["L", "timeline: lanes or ranks"],
   ["Ctrl + wheel", "timeline: zoom at the pointer; Shift + wheel pans, drag moves, Shift + drag or a drag on the ruler zooms to a range, double click zooms in; the strip below moves too"],
 ];
@@ -213,8 +216,9 @@ document.addEventListener("click", (event) => {
 
 document.addEventListener("keydown", (event) => {
   if (event.defaultPrevented || event.ctrlKey || event.metaKey || event.altKey || /^(INPUT|SELECT|TEXTAREA)$/.test(event.target.tagName)) return;
-  if (event.key >= "1" && event.key <= "8") go(PAGES[Number(event.key) - 1].path);
+  if (event.key >= "1" && event.key <= "9") go(PAGES[Number(event.key) - 1].path);
   else if (event.key === "t") toggleTheme();
+  else if (event.key === "u") { toggleZone(); open(); }
   else if (event.key === "?") showHelp();
   else if (event.key === "/") { const field = root.querySelector("input[type=search]"); if (field) { event.preventDefault(); field.focus(); } }
   // Arrows, Page and Home keys scroll the page; they move the timeline only while it has the focus.

@@ -11,6 +11,13 @@ export function load(path, values = {}, options = {}) {
   return asking.get(key);
 }
 
+// What a person does: the service answers 405 where nothing may be written.
+export async function write(path, method, body) {
+  const answer = await fetch(at(path), { method, headers: { "Content-Type": "application/json", "X-Prism-Write": "1" }, body: body && JSON.stringify(body) });
+  if (answer.ok) return answer.json();
+  throw new Error(answer.status === 405 ? "Nothing can be written: the service was started without --state." : (await answer.json()).error.message);
+}
+
 async function ask(path, values = {}, { signal } = {}) {
   const query = new URLSearchParams(Object.entries(values).filter(([, v]) => v !== null && v !== undefined && v !== "")).toString();
   const url = at(`/api/${path}${query ? `?${query}` : ""}`);

@@ -41,9 +41,15 @@ export function clock(ns, { places = 0, date = false } = {}) {
   const day = new Date(Number(total / 1_000_000n));
   if (total < 946684800n * 1_000_000_000n) return nanoseconds(Number(total)); // not a date: a prediction's own clock
   const fraction = places ? "." + String(((total % 1_000_000_000n) + 1_000_000_000n) % 1_000_000_000n).padStart(9, "0").slice(0, places) : "";
-  const text = day.toISOString();
-  return `${date ? text.slice(0, 10) + " " : ""}${text.slice(11, 19)}${fraction} UTC`;
+  const text = new Date(day.getTime() - (utc ? 0 : day.getTimezoneOffset() * 60_000)).toISOString();
+  return `${date ? text.slice(0, 10) + " " : ""}${text.slice(11, 19)}${fraction} ${zoneOf(day)}`;
 }
+
+// Local time by default; a key changes to UTC, which is what logs and other people write.
+let utc = false;
+try { utc = localStorage.getItem("prism-utc") === "1"; } catch { /* storage may be off */ }
+export function toggleZone() { utc = !utc; try { localStorage.setItem("prism-utc", utc ? "1" : "0"); } catch { /* as above */ } }
+const zoneOf = (day) => (utc || day.getTimezoneOffset() === 0 ? "UTC" : new Intl.DateTimeFormat("en", { timeZoneName: "short" }).formatToParts(day).find((part) => part.type === "timeZoneName").value);
 
 export function ago(ns) {
   if (BigInt(ns) < 946684800n * 1_000_000_000n) return clock(ns); // a clock of its own

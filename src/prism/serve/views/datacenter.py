@@ -45,7 +45,7 @@ class Price:
 _NO_PRICE = Price()
 
 
-def describe_overview(snapshot: Snapshot, folder: str, price: Price = _NO_PRICE) -> OverviewDocument:
+def describe_overview(snapshot: Snapshot, folder: str, price: Price = _NO_PRICE, num_sick: int = 0) -> OverviewDocument:
     """What the folder holds."""
     return OverviewDocument(
         num_archived=snapshot.num_archived,
@@ -55,6 +55,7 @@ def describe_overview(snapshot: Snapshot, folder: str, price: Price = _NO_PRICE)
         version=snapshot.version,
         num_files=snapshot.num_files,
         num_jobs=len(find_now(snapshot).jobs),
+        num_sick=num_sick,
         num_findings=len(find_now(snapshot).findings),
         num_verdicts=sum(1 for _ in list_verdicts(snapshot)),
         num_runs=len(snapshot.all_of(Supervised)),

@@ -107,7 +107,7 @@ def list_hosts(snapshot: Snapshot) -> list[HostHistory]:
             )
         for failure in run.failures:
             if host := failure.get("host"):
-                old, reason = known(str(host)), f"{failure.get('reason')} at step {failure.get('step')}"
+                old, reason = known(str(host)), f"{failure.get('reason')} {_say_step(failure.get('step'))}"
                 names[str(host)] = replace(old, num_failures=old.num_failures + 1, reasons=(*old.reasons, reason))
     for told in list_verdicts(snapshot):
         if told.origin == told.place:
@@ -121,6 +121,10 @@ def list_hosts(snapshot: Snapshot) -> list[HostHistory]:
             names[finding.culprit] = replace(old, num_findings=old.num_findings + 1, reasons=(*old.reasons, reason))
     worst = sorted(names.values(), key=lambda h: (not h.cordoned, -h.num_failures, -h.num_findings, h.host))
     return [replace(host, reasons=tuple(dict.fromkeys(host.reasons))) for host in worst]
+
+
+def _say_step(step: object) -> str:
+    return f"at step {step}" if isinstance(step, int) and step >= 0 else "before a step was seen"
 
 
 def _describe_verdict(told: ToldVerdict) -> VerdictRow:

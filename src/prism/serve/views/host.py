@@ -1,18 +1,15 @@
-"""The Host page: what every source says about one host, now and in the past; and the feed of findings."""
+"""The Host page: what every source says about one host, now and in the past."""
 
 from __future__ import annotations
 
 from prism.serve.history.database import ReadableIndex
 from prism.serve.history.notes import Notes
 from prism.serve.history.queries import Asked, find_entries
-from prism.serve.shapes.history import FeedDocument, FeedRow, HostDocument
+from prism.serve.shapes.history import HostDocument
 from prism.serve.snapshot import Snapshot
-from prism.serve.sources.watched import ToldFindings
 from prism.serve.views.cluster import describe_cluster
 from prism.serve.views.failures import list_hosts
 from prism.serve.views.history import to_annotation_row, to_row
-
-_MOST_EVENTS = 200
 
 
 def describe_host(
@@ -37,32 +34,3 @@ def describe_host(
         total=page.total,
         annotations=tuple(to_annotation_row(note) for note in remarks),
     )
-
-
-def describe_feed(snapshot: Snapshot, *, offset: int = 0, limit: int = _MOST_EVENTS) -> FeedDocument:
-    """The lines that watches printed, newest first."""
-    rows = snapshot.once("feed", lambda: _list_events(snapshot))
-    return FeedDocument(events=rows[offset : offset + limit], total=len(rows))
-
-
-def _list_events(snapshot: Snapshot) -> tuple[FeedRow, ...]:
-    found = [
-        FeedRow(
-            id=told.id,
-            event=told.event,
-            reported_ns=str(told.reported_ns),
-            job=told.finding.job,
-            job_key=f"{file.path.rpartition('/')[0] or '.'}~{told.finding.job}",
-            kind=told.finding.kind,
-            culprit_type=told.finding.culprit.type,
-            culprit=told.finding.culprit.id,
-            start_ns=str(told.finding.start_ns),
-            end_ns=str(told.finding.end_ns),
-            lost_gpu_seconds=told.finding.lost_gpu_seconds,
-            score=told.finding.score,
-            evidence=told.finding.evidence,
-        )
-        for file in snapshot.all_of(ToldFindings)
-        for told in file.events
-    ]
-    return tuple(sorted(found, key=lambda row: -int(row.reported_ns)))

@@ -171,7 +171,7 @@ def _row_of_run(run: Supervised) -> JobRow:
         num_ranks=None,
         num_hosts=len(run.hosts),
         hosts=run.hosts,
-        num_steps=max(0, run.best_step),
+        num_steps=run.best_step if run.best_step >= 0 else None,
         step_s=statistics.median(lengths) if lengths else None,
         trend_s=tuple(lengths[-_TREND:]),
         num_findings=0,
@@ -183,9 +183,10 @@ def _row_of_run(run: Supervised) -> JobRow:
 def judge_run(run: Supervised) -> tuple[Health, str]:
     """The health of a supervised run, as a word and a line."""
     if run.outcome:
-        health: Health = "done" if run.outcome == "done" else "failed"
+        health: Health = "failed" if run.outcome == "failed" else "done"
         return health, run.outcome_text
-    text = f"attempt {run.attempt}, {run.phase}, step {run.best_step}"
+    step = f"step {run.best_step}" if run.best_step >= 0 else "no step seen yet"
+    text = f"attempt {run.attempt}, {run.phase}, {step}"
     if not run.supervised:
         return "failed", f"{text}; its supervisor is not running"
     return ("ok" if run.phase == "running" else "waiting"), text

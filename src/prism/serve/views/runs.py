@@ -64,7 +64,7 @@ def describe_run_row(run: Supervised) -> RunRow:
         health=health,
         state=text,
         attempt=run.attempt,
-        step=run.best_step,
+        step=run.best_step if run.best_step >= 0 else None,
         last_good_step=run.last_good_step,
         num_failures=len(run.failures),
         num_rollbacks=run.num_rollbacks,

@@ -16,15 +16,17 @@ from starlette.concurrency import run_in_threadpool
 from starlette.responses import FileResponse, Response, StreamingResponse
 
 from prism.errors import BadFileError
+from prism.serve.incidents import Incidents
 from prism.serve.library import Library
-from prism.serve.shapes.cluster import ClusterDocument, LiveDocument
+from prism.serve.shapes.cluster import ClusterDocument
 from prism.serve.shapes.evaluation import EvaluationDocument, EvaluationsDocument
 from prism.serve.shapes.jobs import FindingsDocument, JobDocument, JobsDocument
 from prism.serve.shapes.reports import DatacenterDocument, OverviewDocument, PrintedDocument, ReportsDocument, Versions
 from prism.serve.shapes.runs import FailuresDocument, RunDocument, VerdictDocument
 from prism.serve.shapes.timeline import BreakdownDocument, SpansDocument, TimelineDocument
 from prism.serve.timelines import Timelines
-from prism.serve.views import cluster, datacenter, evaluation, failures, job, live, reports, runs, timeline
+from prism.serve.views import cluster, datacenter, evaluation, failures, job, reports, runs, timeline
+from prism.serve.views.incidents import count_sick
 from prism.serve.views.looks import find_now
 from prism.serve.views.trace import write_trace
 from prism.serve.web.answers import Answers, Direct
@@ -50,6 +52,7 @@ class Service:
     library: Library
     timelines: Timelines
     answers: Answers
+    incidents: Incidents
     version: Callable[[], int]  # grows when an answer may change
     price: datacenter.Price = field(default_factory=datacenter.Price)
 
@@ -78,7 +81,12 @@ def _add_lists(router: APIRouter, service: Service) -> None:
     async def overview(request: Request) -> Response:
         """What was found in the folder, and what could not be read."""
         name = library.folder.root.name or "/"
-        return await give(request, lambda: datacenter.describe_overview(library.snapshot, name, service.price))
+        return await give(
+            request,
+            lambda: datacenter.describe_overview(
+                library.snapshot, name, service.price, count_sick(service.incidents.list())
+            ),
+        )
 
     @router.get("/jobs", response_model=JobsDocument, tags=["cluster"])
     async def jobs(request: Request, offset: Offset = 0, limit: Limit = 1_000) -> Response:
@@ -105,11 +113,6 @@ def _add_lists(router: APIRouter, service: Service) -> None:
     async def get_cluster(request: Request) -> Response:
         """Jobs, hosts, switches, hot links, and who shares them."""
         return await give(request, lambda: cluster.describe_cluster(library.snapshot))
-
-    @router.get("/live", response_model=LiveDocument, tags=["cluster"])
-    async def get_live(request: Request) -> Response:
-        """The current state: jobs, the feed of findings, risks and queues."""
-        return await give(request, lambda: live.describe_live(library.snapshot))
 
     @router.get("/failures", response_model=FailuresDocument, tags=["failures"])
     async def get_failures(request: Request) -> Response:

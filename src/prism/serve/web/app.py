@@ -17,11 +17,12 @@ from starlette.exceptions import HTTPException
 from starlette.responses import PlainTextResponse, Response
 from starlette.types import ASGIApp
 
-from prism.serve.alerts import AlertConfig, Alerter
+from prism.incidents import AlertConfig
 from prism.serve.folder import Folder, ScanLimits
 from prism.serve.history import HistoryConfig
 from prism.serve.history.database import ReadableIndex
 from prism.serve.history.notes import Notes
+from prism.serve.incidents import Incidents
 from prism.serve.library import Library, LookConfig
 from prism.serve.timeline.raster import warm_up
 from prism.serve.timelines import Timelines
@@ -32,6 +33,7 @@ from prism.serve.web.api import Service, build_api, list_direct
 from prism.serve.web.descriptions import describe_fields
 from prism.serve.web.guard import Guard, GuardConfig
 from prism.serve.web.history_api import HISTORY_PATHS, HistoryService, build_history_api
+from prism.serve.web.incident_api import INCIDENT_PATHS, IncidentService, build_incident_api
 from prism.serve.web.metrics import CONTENT_TYPE, render_metrics
 from prism.serve.web.pages import list_routes, load_static
 from prism.serve.web.problems import EVERYWHERE, answer_error
@@ -61,9 +63,10 @@ class Backing:
     library: Library
     index: ReadableIndex
     notes: Notes
-    alerter: Alerter
+    incidents: Incidents
     version: Callable[[], int]  # grows when an answer may change
     start: Callable[[], list[asyncio.Task[NoReturn]]] = list
+    close: Callable[[], None] = lambda: None
 
 
 def keep_up(config: AppConfig) -> Backing:
@@ -74,9 +77,10 @@ def keep_up(config: AppConfig) -> Backing:
         library=library,
         index=upkeep.index,
         notes=upkeep.notes,
-        alerter=upkeep.alerter,
-        version=lambda: library.snapshot.version,
+        incidents=upkeep.incidents,
+        version=lambda: library.snapshot.version + upkeep.incidents.version,
         start=upkeep.start,
+        close=upkeep.incidents.close,
     )
 
 
@@ -85,12 +89,16 @@ def create_app(config: AppConfig, backing: Backing | None = None) -> ASGIApp:
     backing = backing or keep_up(config)
     library = backing.library
     depends: dict[str, Callable[[], Hashable]] = dict.fromkeys(HISTORY_PATHS, lambda: _state_of_history(backing))
+    depends["/api/overview"] = lambda: backing.incidents.version
+    depends["/metrics"] = lambda: (backing.incidents.version, backing.incidents.trouble)
     depends["/api/version"] = backing.version
+    depends |= dict.fromkeys(INCIDENT_PATHS, lambda: (backing.incidents.version, backing.index.version))
     answers = Answers(library, depends)
     service = Service(
         library=library,
         timelines=Timelines(library),
         answers=answers,
+        incidents=backing.incidents,
         version=backing.version,
         price=config.price,
     )
@@ -104,6 +112,7 @@ def create_app(config: AppConfig, backing: Backing | None = None) -> ASGIApp:
             task.cancel()
             with contextlib.suppress(asyncio.CancelledError):
                 await task
+        await asyncio.to_thread(backing.close)
 
     app = FastAPI(
         title="Prism",
@@ -122,7 +131,20 @@ def create_app(config: AppConfig, backing: Backing | None = None) -> ASGIApp:
                 answers=answers,
                 index=backing.index,
                 notes=backing.notes,
-                alerter=backing.alerter,
+                writable=config.guard.writable,
+            )
+        ),
+        responses=EVERYWHERE,
+    )
+    app.include_router(
+        build_incident_api(
+            IncidentService(
+                library=library,
+                answers=answers,
+                index=backing.index,
+                notes=backing.notes,
+                incidents=backing.incidents,
+                price=config.price,
                 writable=config.guard.writable,
             )
         ),
@@ -136,7 +158,9 @@ def create_app(config: AppConfig, backing: Backing | None = None) -> ASGIApp:
     @app.get("/metrics", response_class=PlainTextResponse, tags=["folder"])
     async def metrics(request: Request) -> Response:
         """Prometheus metrics of jobs, steps, findings, recoveries and evaluations."""
-        return await answers.give(request, lambda: render_metrics(library.snapshot).encode(), CONTENT_TYPE)
+        return await answers.give(
+            request, lambda: render_metrics(library.snapshot, backing.incidents).encode(), CONTENT_TYPE
+        )
 
     @app.get("/healthz", response_class=PlainTextResponse, tags=["folder"])
     async def healthz() -> Response:

@@ -41,7 +41,7 @@ _HEADERS = {
 }
 _RAW_HEADERS = [(name.lower().encode(), value.encode()) for name, value in _HEADERS.items()]
 
-_WRITABLE = frozenset({"/api/annotations", "/api/silences", "/api/alerts/test"})
+_WRITABLE = frozenset({"/api/annotations", "/api/incidents", "/api/alerts/test"})
 WRITE_HEADER = "x-prism-write"  # pages of other sites need permission to send it (CORS), which is never given
 
 
@@ -60,7 +60,7 @@ class GuardConfig:
     tokens: tuple[Token, ...] = ()  # further ones, with scopes and an end
     trusted_proxies: tuple[IPv4Network | IPv6Network, ...] = ()  # proxies that may name the user
     user_header: str = ""  # in which they name the user, such as X-Forwarded-User; "": none
-    writable: bool = False  # whether annotations and silences may be written
+    writable: bool = False  # whether people may write
     most_body_bytes: int = 8_192
     most_writes: int = 60  # from one address within a minute
 

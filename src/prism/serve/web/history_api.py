@@ -1,4 +1,4 @@
-"""Routes of the history, the search, hosts, the feed, and what people write: remarks, silences, a test of alerts."""
+"""Routes of the history, the search, hosts, the feed, and the remarks that people write."""
 
 from __future__ import annotations
 
@@ -12,22 +12,17 @@ from pydantic_core import to_json
 from starlette.concurrency import run_in_threadpool
 from starlette.responses import Response
 
-from prism.serve.alerts import Alerter
 from prism.serve.history.database import ReadableIndex
 from prism.serve.history.notes import Notes
 from prism.serve.history.queries import Asked
 from prism.serve.library import Library
 from prism.serve.shapes.history import (
-    AlertsDocument,
     AnnotationsDocument,
-    ChannelRow,
     DifferenceDocument,
-    FeedDocument,
     HistoryDocument,
     HistoryJobsDocument,
     HostDocument,
     SearchDocument,
-    SilenceRow,
     Written,
 )
 from prism.serve.views import history, host
@@ -47,7 +42,7 @@ _ERRORS: dict[int | str, dict[str, Any]] = {
     404: {"model": ErrorBody, "description": "Nothing of that name"},
     422: {"model": ErrorBody, "description": "A parameter is wrong"},
 }
-_WRITE_ERRORS: dict[int | str, dict[str, Any]] = {
+WRITE_ERRORS: dict[int | str, dict[str, Any]] = {
     **_ERRORS,
     403: {"model": ErrorBody, "description": "The header X-Prism-Write or the scope is missing"},
     405: {"model": ErrorBody, "description": "Nothing may be written here: no --state folder"},
@@ -65,7 +60,6 @@ class HistoryService:
     answers: Answers
     index: ReadableIndex
     notes: Notes
-    alerter: Alerter
     writable: bool
 
 
@@ -78,26 +72,6 @@ class NewAnnotation(BaseModel):
     at_ns: int = Field(ge=0, le=_LAST_NS, description="The moment it is about, in nanoseconds since 1970.")
     job: str = Field("", max_length=1_024, description="Lasting name of a job, or nothing.")
     host: str = Field("", max_length=256, description="A host, or nothing.")
-
-
-class NewSilence(BaseModel):
-    """A silence to write down; an empty field matches every alert."""
-
-    model_config = ConfigDict(extra="forbid")
-
-    until_ns: int = Field(ge=0, le=_LAST_NS, description="Until when no alert is sent, in nanoseconds since 1970.")
-    job: str = Field("", max_length=1_024, description="A job as findings name it, or nothing for all.")
-    kind: str = Field("", max_length=64, description="A kind of finding, or nothing for all.")
-    culprit: str = Field("", max_length=1_024, description="A host, link or switch, or nothing for all.")
-    reason: str = Field("", max_length=500, description="Why.")
-
-
-class AlertTrial(BaseModel):
-    """Which channel to try."""
-
-    model_config = ConfigDict(extra="forbid")
-
-    channel: str = Field(max_length=200, description="Name of a channel, as in /api/alerts.")
 
 
 # Answers from the index and from what people wrote: they change with these, besides the folder.
@@ -170,11 +144,6 @@ def _add_reading(router: APIRouter, service: HistoryService) -> None:
             lambda: host.describe_host(service.library.snapshot, index, notes, name, offset=offset, limit=limit),
         )
 
-    @router.get("/feed", response_model=FeedDocument, tags=["cluster"])
-    async def feed(request: Request, offset: Offset = 0, limit: Limit = 200) -> Response:
-        """Findings as watches reported, updated and resolved them, newest first."""
-        return await give(request, lambda: host.describe_feed(service.library.snapshot, offset=offset, limit=limit))
-
     @router.get("/annotations", response_model=AnnotationsDocument, tags=["history"])
     async def annotations(request: Request, job: Name = "", host: Name = "") -> Response:
         """Remarks that people wrote."""
@@ -185,93 +154,40 @@ def _add_reading(router: APIRouter, service: HistoryService) -> None:
 
         return await give(request, build)
 
-    @router.get("/alerts", response_model=AlertsDocument, tags=["alerts"])
-    async def alerts(request: Request) -> Response:
-        """Channels without their addresses, what fires, and silences."""
-        return Response(to_json(_describe_alerts(service)), media_type="application/json")
-
-
-def _describe_alerts(service: HistoryService) -> AlertsDocument:
-    alerter, deliveries = service.alerter, service.alerter.deliveries
-    rows = [(channel, deliveries[channel.name]) for channel in alerter.config.channels]
-    return AlertsDocument(
-        channels=tuple(
-            ChannelRow(name=channel.name, type=channel.type, last_ok=last.ok, last_why=last.why,
-                       last_ns=str(last.at_ns), num_sent=last.num_sent)
-            for channel, last in rows
-        ),
-        num_firing=alerter.num_firing,
-        silences=tuple(
-            SilenceRow(id=s.id, until_ns=str(s.until_ns), job=s.job, kind=s.kind, culprit=s.culprit, reason=s.reason,
-                       author=s.author)
-            for s in service.notes.silences()
-        ),
-        writable=service.writable,
-    )  # fmt: skip
-
 
 def _add_writing(router: APIRouter, service: HistoryService) -> None:
     notes = service.notes
 
-    def body_of(model: type[BaseModel]) -> dict[str, Any]:
-        return {
-            "requestBody": {"required": True, "content": {"application/json": {"schema": model.model_json_schema()}}}
-        }
-
     @router.post(
         "/annotations",
         response_model=Written,
-        responses=_WRITE_ERRORS,
+        responses=WRITE_ERRORS,
         tags=["history"],
         openapi_extra=body_of(NewAnnotation),
     )
     async def annotate(request: Request) -> Response:
         """Write a remark down; it survives a rebuild of the index."""
-        asked = await _read_body(request, NewAnnotation)
+        asked = await read_body(request, NewAnnotation)
         if isinstance(asked, Response):
             return asked
-        note = await run_in_threadpool(notes.annotate, author=_user_of(request), **asked.model_dump())
+        note = await run_in_threadpool(notes.annotate, author=user_of(request), **asked.model_dump())
         return Response(to_json(Written(id=note.id)), media_type="application/json")
 
-    @router.post(
-        "/silences", response_model=Written, responses=_WRITE_ERRORS, tags=["alerts"], openapi_extra=body_of(NewSilence)
-    )
-    async def silence(request: Request) -> Response:
-        """Hold back alerts until a moment."""
-        asked = await _read_body(request, NewSilence)
-        if isinstance(asked, Response):
-            return asked
-        note = await run_in_threadpool(notes.silence, author=_user_of(request), **asked.model_dump())
-        return Response(to_json(Written(id=note.id)), media_type="application/json")
-
-    @router.delete("/annotations", response_model=Written, responses=_WRITE_ERRORS, tags=["history"])
-    @router.delete("/silences", response_model=Written, responses=_WRITE_ERRORS, tags=["alerts"])
-    async def delete(id: Annotated[str, Query(max_length=64, description="Of a remark or a silence.")]) -> Response:
-        """End a remark or a silence."""
+    @router.delete("/annotations", response_model=Written, responses=WRITE_ERRORS, tags=["history"])
+    async def delete(id: Annotated[str, Query(max_length=64, description="Of a remark.")]) -> Response:
+        """End a remark."""
         if not await run_in_threadpool(notes.delete, id):
-            return answer_error(404, f"{id}: no remark or silence of that id")
+            return answer_error(404, f"{id}: no remark of that id")
         return Response(to_json(Written(id=id)), media_type="application/json")
 
-    @router.post(
-        "/alerts/test",
-        response_model=ChannelRow,
-        responses=_WRITE_ERRORS,
-        tags=["alerts"],
-        openapi_extra=body_of(AlertTrial),
-    )
-    async def test_alert(request: Request) -> Response:
-        """Send a test message to a channel and say how it went."""
-        asked = await _read_body(request, AlertTrial)
-        if isinstance(asked, Response):
-            return asked
-        done = await run_in_threadpool(service.alerter.test, asked.channel)
-        if done is None:
-            return answer_error(404, f"{asked.channel}: no channel of that name")
-        row = next(row for row in _describe_alerts(service).channels if row.name == asked.channel)
-        return Response(to_json(row), media_type="application/json")
+
+def body_of(model: type[BaseModel]) -> dict[str, Any]:
+    """How a body is described in the API."""
+    return {"requestBody": {"required": True, "content": {"application/json": {"schema": model.model_json_schema()}}}}
 
 
-async def _read_body(request: Request, model: type[T]) -> T | Response:
+async def read_body(request: Request, model: type[T]) -> T | Response:
+    """The body of a request, or the answer that says what is wrong with it."""
     try:
         return model.model_validate(json.loads(await request.body()))
     except ValidationError as error:
@@ -281,5 +197,6 @@ async def _read_body(request: Request, model: type[T]) -> T | Response:
         return answer_error(422, "the body is not JSON")
 
 
-def _user_of(request: Request) -> str:
+def user_of(request: Request) -> str:
+    """Who asks, where a proxy or a token says so."""
     return str(request.scope.get("prism_user", ""))

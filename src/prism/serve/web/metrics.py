@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable
 
+from prism.serve.incidents import Incidents
 from prism.serve.snapshot import Snapshot
 from prism.serve.sources.evaluated import Evaluated
 from prism.serve.sources.supervised import Supervised
@@ -15,9 +16,10 @@ CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 Samples = Iterable[tuple[dict[str, str], float]]
 
 
-def render_metrics(snapshot: Snapshot) -> str:
+def render_metrics(snapshot: Snapshot, incidents: Incidents) -> str:
     """The text format that Prometheus reads."""
     return "".join([*_of_jobs(snapshot), *_of_findings(snapshot), *_of_runs(snapshot), *_of_evaluations(snapshot),
+        *_of_incidents(incidents),
         write_metric("snapshot_version", "counter", "Times that the folder was found changed.",
                      [({}, snapshot.version)]),
         write_metric("unreadable_files", "gauge", "Files that could not be read.",
@@ -25,6 +27,27 @@ def render_metrics(snapshot: Snapshot) -> str:
         write_metric("stale_files", "gauge", "Files of something at work that are not written to any more.",
                      [({}, sum(state.state == "stale" for state in snapshot.states))]),
     ])  # fmt: skip
+
+
+def _of_incidents(incidents: Incidents) -> list[str]:
+    known = incidents.list()
+    counts = Counter((one.kind, one.severity, one.owner, one.state) for one in known if one.state in ("open", "lost"))
+    sick = [one for one in known if one.state in ("open", "lost")]
+    names = ("kind", "severity", "owner", "state")
+    deliveries = incidents.deliveries()
+    return [
+        write_metric("incidents", "gauge", "Incidents that are open or lost sight of.",
+                     [(dict(zip(names, row, strict=True)), n) for row, n in sorted(counts.items())]),
+        write_metric("incident_gpus_lost", "gauge", "GPU-hours that it takes in an hour, times how sure it is.",
+                     [({"id": one.id, **one.labels, "severity": one.severity, "state": one.state}, one.badness)
+                      for one in sick]),
+        write_metric("messages_waiting", "gauge", "Messages that a channel has not taken yet.",
+                     [({"channel": name}, one.num_waiting) for name, one in deliveries.items()]),
+        write_metric("messages_lost_total", "counter", "Messages refused for good, or too old to tell anything.",
+                     [({"channel": name}, one.num_lost) for name, one in deliveries.items()]),
+        write_metric("state_in_memory_only", "gauge", "1 while incidents or messages cannot be written to disk.",
+                     [({}, int(bool(incidents.trouble)))]),
+    ]  # fmt: skip
 
 
 def _of_jobs(snapshot: Snapshot) -> list[str]:
@@ -81,7 +104,12 @@ def _of_runs(snapshot: Snapshot) -> list[str]:
     hosts = list_hosts(snapshot)
     return [
         write_metric("run_attempts", "counter", "Attempts of a run.", [(name, run.attempt) for name, run in runs]),
-        write_metric("run_step", "gauge", "Furthest step of a run.", [(name, run.best_step) for name, run in runs]),
+        write_metric(
+            "run_step",
+            "gauge",
+            "Furthest step of a run.",
+            [(name, run.best_step) for name, run in runs if run.best_step >= 0],
+        ),
         write_metric(
             "run_failures", "counter", "Failures of a run.", [(name, len(run.failures)) for name, run in runs]
         ),

@@ -13,7 +13,19 @@ from starlette.routing import Route
 from prism.serve.web.answers import Answer, make_answer
 from prism.serve.web.problems import answer_error
 
-PAGES = ("/", "/live", "/job", "/failures", "/evaluation", "/datacenter", "/reports", "/history", "/api")
+PAGES = (
+    "/",
+    "/incident",
+    "/cluster",
+    "/hours",
+    "/job",
+    "/failures",
+    "/evaluation",
+    "/datacenter",
+    "/reports",
+    "/history",
+    "/api",
+)
 _FOLDER = Path(__file__).parent.parent / "static"
 
 
