@@ -47,7 +47,7 @@ def train(number: int) -> float:
     tokens = read_batch(number)
     loss = F.cross_entropy(model(tokens[:, :-1]).reshape(-1, words), tokens[:, 1:].reshape(-1))
     optimizer.zero_grad()
-    loss.backward()
+    loss.backward()  # type: ignore[no-untyped-call]
     optimizer.step()
     time.sleep(0.02)
     return loss.item()
