@@ -68,8 +68,9 @@ def simulate_graph(
     if cluster is None:
         note("no --cluster given: communication is priced by latency and bandwidth alone, as a guess")
     before = after = Plan(
-        graph=loaded, config=SolveConfig(note_ops=True), background=_loads(costs, background, topology)
-    )
+        graph=loaded, config=SolveConfig(note_ops=True), background=_loads(costs, background, topology),
+        gpu=costs.cluster.gpu if isinstance(costs, ClusterCosts) else "",
+    )  # fmt: skip
     for change in what_if or ():
         after = apply_change(after, change)
     document: dict[str, Any] = {"schema": "prism.simulation/1", "graph": loaded.name, "what_if": what_if or []}
