@@ -21,7 +21,7 @@ ROOT = Path(__file__).parents[1]
 SOURCE = ROOT / "src" / "prism"
 LIMITS = ROOT / "house.toml"
 WORDS = re.compile(
-    r"(?<![a-z])(?:voices?|company|companies|hears?|heard|strangers?|stood_in|gossip)(?![a-z])", re.IGNORECASE
+    r"(?<![a-z-])(?:voices?|company|companies|hears?|heard|strangers?|stood_in|gossip)(?![a-z])", re.IGNORECASE
 )
 EMPTY_NAMES = frozenset({"utils", "util", "helpers", "helper", "common", "core", "manager", "base", "misc"})
 NUMBER = re.compile(r"^_?[A-Z][A-Z_0-9]*(?:: [A-Za-z]+)? = -?[0-9.]", re.MULTILINE)

@@ -12,9 +12,9 @@ export async function openInPerfetto(url, title, say) {
   await new Promise((resolve, reject) => {
     const ping = setInterval(() => other.postMessage("PING", ORIGIN), 100);
     const giveUp = setTimeout(() => { done(); reject(new Error("ui.perfetto.dev does not answer (no internet?); download the trace and open it there")); }, 30_000);
-    const done = () => { clearInterval(ping); clearTimeout(giveUp); window.removeEventListener("message", hear); };
-    const hear = (event) => { if (event.origin === ORIGIN && event.data === "PONG") { done(); resolve(); } };
-    window.addEventListener("message", hear);
+    const done = () => { clearInterval(ping); clearTimeout(giveUp); window.removeEventListener("message", onPong); };
+    const onPong = (event) => { if (event.origin === ORIGIN && event.data === "PONG") { done(); resolve(); } };
+    window.addEventListener("message", onPong);
   });
   other.postMessage({ perfetto: { buffer, title, fileName: `${title}.perfetto-trace` } }, ORIGIN, [buffer]);
   say("");
