@@ -1,4 +1,4 @@
-"""A week of new checkpoints on a few nodes, simulated: time to score and GPU-hours, with one dataset or more kept ready.
+"""A week of new checkpoints on a few nodes, simulated: time to score and GPU-hours, one dataset or more kept ready.
 
     python proving/benchmarks/evaluate_stream.py [--days 7] [--nodes 1] [--gap-min 60] [--draws 1]
 
