@@ -73,3 +73,11 @@ def test_no_step_is_predicted_where_ranks_share_cores(monkeypatch: pytest.Monkey
     crowded = LaunchConfig(script=script, world_size=8, gpus_per_node=8)
     assert "8 ranks of a host share 2 cores" in emulation._why_not_predicted(crowded)
     assert emulation._why_not_predicted(replace(crowded, gpus_per_node=2)) == ""
+
+
+def test_the_outer_loop_is_the_whole_repeating_unit() -> None:
+    from prism.emulate.units import summarize
+
+    rounds = summarize(["local", "local", "outer"] * 2, [10.0, 10.0, 40.0] * 2, [""] * 6)
+    assert rounds.unit == 3 and rounds.loop_ms == pytest.approx(60.0)
+    assert summarize(["a", "b", "c"], [1.0, 2.0, 3.0], [""] * 3).loop_ms is None

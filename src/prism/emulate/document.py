@@ -23,7 +23,8 @@ def describe_emulation(emulation: Emulation, live: Sequence[LiveRun] = ()) -> di
         "schema": SCHEMA,
         "world_size": emulation.config.capture.launch.world_size,
         "iteration_ms": summarize_steps(prediction),
-        "predicted_ms": _ms(prediction, prediction.headline_ms),
+        "predicted_ms": _headline_ms(emulation),
+        "unit": emulation.config.unit,
         "not_predicted": prediction.not_predicted or None,
         "iterations": describe_iterations(prediction),
         "split": {name: round(share, 5) for name, share in asdict(prediction.split).items()},
@@ -53,6 +54,14 @@ def describe_emulation(emulation: Emulation, live: Sequence[LiveRun] = ()) -> di
     return document
 
 
+def _headline_ms(emulation: Emulation) -> float | None:
+    """A step of the first optimizer, or the program's outer loop where the calls show one."""
+    prediction = emulation.prediction
+    if emulation.config.unit == "optimizer":
+        return _ms(prediction, prediction.headline_ms)
+    return None if prediction.steps.loop_ms is None else _ms(prediction, prediction.steps.loop_ms)
+
+
 def _ms(prediction: Prediction, value: float) -> float | None:
     """A time, or nothing where none can be stood by."""
     return None if prediction.not_predicted else round(value, 4)
@@ -74,6 +83,7 @@ def describe_iterations(prediction: Prediction) -> dict[str, Any]:
         "unit": steps.unit,
         "plain_ms": _ms(prediction, steps.plain_ms),
         "mean_ms": _ms(prediction, steps.mean_ms),
+        "loop_ms": _ms(prediction, steps.loop_ms) if steps.loop_ms is not None else None,
         "special": [{**asdict(special), "ms": _ms(prediction, special.ms)} for special in steps.special],
     }
 

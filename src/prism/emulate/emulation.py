@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
+from typing import Literal
 
 from prism.emulate.capture import Capture
 from prism.emulate.capturing import CaptureConfig, capture_job
@@ -32,6 +33,7 @@ class EmulateConfig:
     compute_scale: float = 1.0
     overlap: bool | None = None  # None: as the cores of this machine allow
     clock: ClockName | None = None  # None: all time where every live rank has a core to itself
+    unit: Literal["optimizer", "loop"] = "optimizer"  # what the headline is the time of
     measure_host: bool = False  # CPU ranks without cluster and calibration: time this host's collectives once
 
 

@@ -103,7 +103,7 @@ class IncidentBook:
         shown = {sighting.key for sighting in look.sightings}
         for found in self._of_source(look.source) if look.alive else ():
             for witness in found.witnesses:
-                if witness.source == look.source and witness.key not in shown and witness.sight == "sees":
+                if witness.source == look.source and witness.key not in shown and witness.sight != "well":
                     found = self._miss(found, witness, look)
             self._put(found)
         for sighting in look.sightings:
