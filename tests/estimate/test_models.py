@@ -72,3 +72,18 @@ def test_a_file_that_is_no_config_is_named(tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text("{")
     with pytest.raises(BadFileError, match="config.json: not JSON"):
         read_model(str(tmp_path))
+
+
+@pytest.mark.parametrize(
+    ("name", "same"),
+    [
+        ("meta-llama/Llama-3.1-8B", "llama-8b"),
+        ("meta-llama/Meta-Llama-3-8B-Instruct", "llama-8b"),
+        ("meta-llama/Llama-2-70b-hf", "llama-70b"),
+        ("meta-llama/Llama-3.3-70B-Instruct", "llama-3-70b"),
+        ("mistralai/Mixtral-8x7B-v0.1", "mixtral-8x7b"),
+        ("Qwen/Qwen2.5-72B-Instruct", "qwen2.5-72b"),
+    ],
+)
+def test_the_name_on_a_hub_is_known(name: str, same: str) -> None:
+    assert read_model(name) == read_model(same)

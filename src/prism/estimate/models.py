@@ -29,6 +29,18 @@ _NAMES: dict[str, tuple[str, ...]] = {
 _GATED_TYPES = re.compile(
     r"llama|mistral|mixtral|qwen|gemma|phi3|olmo|granite|cohere|internlm|yi|deepseek|smollm|exaone"
 )
+# Names on model hubs, without owner, `Meta-`, and what tells tunings of one shape apart.
+_HUB_NAMES = {
+    "gpt3-175b": "gpt-175b",
+    "gpt-3-175b": "gpt-175b",
+    "llama-2-7b": "llama-7b",
+    "llama-2-13b": "llama-13b",
+    "llama-2-70b": "llama-70b",
+    **dict.fromkeys(("llama-3-8b", "llama-3.1-8b", "llama3-8b", "llama3.1-8b"), "llama-8b"),
+    **dict.fromkeys(("llama-3.1-70b", "llama-3.3-70b", "llama3-70b", "llama3.1-70b"), "llama-3-70b"),
+    **dict.fromkeys(("llama-3-405b", "llama-3.1-405b", "llama3-405b", "llama3.1-405b"), "llama-405b"),
+}
+_TUNING = re.compile(r"^meta-|-(?:hf|instruct|chat|base|v0\.\d)(?=-|$)")
 # What such a config has and the shape cannot say: a wrong number would look right.
 _NOT_KNOWN = {
     "kv_lora_rank": "latent attention",
@@ -43,9 +55,9 @@ _NOT_KNOWN = {
 
 def read_model(name: str, seq: int | None = None) -> ModelShape:
     """A model by name, or from a config.json, a folder that holds one, or a file of Megatron's arguments."""
-    path = Path(name)
-    if name in MODELS:
-        model = MODELS[name]
+    path, known = Path(name), find_name(name)
+    if known in MODELS and not path.is_file():
+        model = MODELS[known]
     elif path.is_dir() or path.is_file():
         model = _read_file(path / "config.json" if path.is_dir() else path)
     else:
@@ -54,6 +66,12 @@ def read_model(name: str, seq: int | None = None) -> ModelShape:
             "model give its config.json"
         )
     return model if seq is None else replace(model, seq=seq)
+
+
+def find_name(name: str) -> str:
+    """The name here of what a hub calls `meta-llama/Llama-3.1-8B-Instruct`."""
+    plain = _TUNING.sub("", name.rpartition("/")[2].lower())
+    return _HUB_NAMES.get(plain, plain)
 
 
 def _read_file(path: Path) -> ModelShape:
