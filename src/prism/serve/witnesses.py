@@ -357,7 +357,7 @@ def _of_investigation(source: Printed) -> Iterator[Sighting]:
     yield Sighting(
         key="verdict", kind="investigated", place=place, since_ns=since_ns, until_ns=max(since_ns, source.updated_ns),
         text=lines[0] if lines else str(verdict.get("what")), sure=float(verdict.get("confidence") or 0.0),
-        job=run.rpartition("/")[2] or folder.rpartition("/")[2], job_key=job_key, gpus_lost=0.0,
+        job=run.rpartition("/")[2] if attempt.isdecimal() else "", job_key=job_key, gpus_lost=0.0,
         cause=str(verdict.get("what") or ""), link=f"reports?{urlencode({'path': source.path})}",
     )  # fmt: skip
 
