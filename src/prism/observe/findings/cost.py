@@ -155,6 +155,7 @@ class Cost:
     lost_s: float
     words: str
     margin: float = 1.0
+    explained: float = 1.0  # of what steps are longer by while it lasts, solved; 1 where that is not known
 
 
 def price_slow_work(case: Case, table: WorkTable, members: list[int], window: Window, *, by_design: bool) -> Cost:
@@ -230,6 +231,8 @@ def _compare(
     usual = without if longer is None else observed / (1 + longer)
     if overlaps:
         with_it = min(with_it, max(without, without + observed - usual))
+    if longer is not None and observed - usual > _REPRODUCES * observed:
+        cost = replace(cost, explained=min((with_it - without) / (observed - usual), 1.0))
     off = [abs(observed - usual - (solved - without)) / observed for solved in (with_it, without)]
     if min(off) > _TRUSTED:
         return cost  # The model reproduces these steps neither with the culprit nor without.

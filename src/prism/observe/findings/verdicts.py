@@ -37,6 +37,7 @@ class Proposal:
     gain: float
     seconds: tuple[Alternative, ...] = ()  # its own, of the same kind
     by_design: bool = False  # it lasted all the time, whatever else began
+    explained: float = 1.0  # of what steps are longer by while it lasts
     comes_and_goes: bool = False  # intermittent: it does not predict in which steps of its window
 
     def rivals(self, other: Proposal) -> bool:

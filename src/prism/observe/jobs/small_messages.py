@@ -95,9 +95,17 @@ def _keeps_step(marks: Times, heavy: list[StreamStarts]) -> bool:
         return True
     own, after = marks[inside], after[inside]
     moment = (own - around[after - 1]) / np.maximum(around[after] - around[after - 1], 1)
-    early, late = np.quantile(moment, [0.25, 0.75])
     by_chance = 0.5 * (1 - levels.SIGMAS_UNLIKELY / np.sqrt(len(own)))
-    return bool(late - early <= max(by_chance, levels.ONE_PERCENT))
+    # A fault that begins shifts all that comes later, so before it and after it they may be at two moments.
+    cuts = [len(moment) * k // 8 for k in range(1, 8) if len(moment) >= 4 * levels.MIN_STATISTICS]
+    once = min((max(_spread(moment[:cut]), _spread(moment[cut:])) for cut in cuts), default=1.0)
+    return bool(_spread(moment) <= max(by_chance, levels.ONE_PERCENT) or once <= levels.SHARE_SMALL)
+
+
+def _spread(moment: Floats) -> float:
+    """The width of the middle half."""
+    early, late = np.quantile(moment, [0.25, 0.75])
+    return float(late - early)
 
 
 def _cut_alike(marks: Times, heavy: list[StreamStarts], config: SmallMessageConfig) -> bool:
