@@ -7,6 +7,7 @@ rank, how long transfers take. `prism.simulate` computes how long a step is, and
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
 import numpy as np
 import polars as pl
@@ -15,10 +16,10 @@ from prism.observe import levels
 from prism.observe.findings.case import Case, Floats
 from prism.observe.findings.windows import Window
 from prism.observe.findings.work_table import WorkTable, tabulate_work
-from prism.simulate.builder import GraphBuilder, ProgramBuilder
-from prism.simulate.graph import Graph
-from prism.simulate.solving.pricing import LinearCosts
-from prism.simulate.solving.solver import SolveConfig, solve
+
+if TYPE_CHECKING:
+    from prism.simulate.builder import ProgramBuilder
+    from prism.simulate.graph import Graph
 
 _MOST_REPLICAS = levels.MIN_STATISTICS  # of a stage that are solved; more identical ones change nothing
 _MOST_MICROBATCHES = 256
@@ -38,10 +39,15 @@ class JobModel:
     microbatches: int
 
     def step_ns(self) -> float:
-        """How long the step is, solved."""
+        """How long the step is, solved; the solver is imported once a job has something to solve."""
+        from prism.simulate.solving.pricing import LinearCosts
+        from prism.simulate.solving.solver import SolveConfig, solve
+
         return float(solve(self._write(), LinearCosts(), SolveConfig(eager_bytes=2 * _BYTES, note_ops=False)).total_ns)
 
     def _write(self) -> Graph:
+        from prism.simulate.builder import GraphBuilder
+
         stages, replicas = self.forward.shape
         builder = GraphBuilder("observed")
         for s in range(stages):

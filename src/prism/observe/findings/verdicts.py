@@ -87,14 +87,6 @@ def _stands_out(finding: Finding) -> bool:
     return finding.score >= min(levels.SHARE_HALF, levels.RATIO_LONGER * second)
 
 
-def say_surely(margin: float) -> float:
-    """The confidence of the cause with the highest gain, from its margin over the next best.
-
-    Of such causes with hardly any margin, 9 in 10 were right on clusters and captures with known truth.
-    """
-    return 1 - (1 - min(max(margin, 0.0), 1.0)) * levels.SHARE_SMALL
-
-
 def name_seconds(finding: Finding, seconds: Sequence[Alternative], score: float) -> Finding:
     """A finding with its close alternatives, by name."""
     others = {a.culprit: a for a in sorted(seconds, key=lambda a: a.score) if a.culprit != finding.culprit}
