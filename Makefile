@@ -71,6 +71,7 @@ check: $(READY)  ## format, lint, types, import layers
 	$(BIN)/python scripts/write_reference.py --check
 	$(BIN)/python scripts/write_serve_client.py --check
 	$(BIN)/python scripts/write_diagrams.py --check
+	$(BIN)/python scripts/write_figures.py --check
 	$(BIN)/python scripts/check_tests.py
 
 format: $(READY)  ## rewrite the code as `make check` wants it
@@ -81,6 +82,7 @@ docs: $(READY)  ## write the reference pages, diagrams and pictures from the cod
 	$(BIN)/python scripts/write_cli_docs.py
 	$(BIN)/python scripts/write_reference.py --runs
 	$(BIN)/python scripts/write_serve_client.py
+	$(BIN)/python scripts/write_figures.py
 	$(BIN)/python scripts/write_diagrams.py
 	$(BIN)/python scripts/write_pictures.py
 	$(BIN)/python tests/serve/remake_pictures.py docs
@@ -97,8 +99,8 @@ site: $(READY)  ## build the documentation site into out/site
 release: $(READY)  ## build a wheel and an sdist, check them and install them into empty environments
 	sh scripts/release.sh $(BIN)/python
 
-bench: $(READY)  ## run every benchmark beside its peers and print the tables
-	@for script in $$(grep -l '__main__' proving/benchmarks/*.py); do echo "== $$script"; $(BIN)/python $$script || exit 1; done
+bench: $(READY)  ## run every benchmark beside its peers, to the end; QUICK=1 for smaller inputs
+	@$(BIN)/python -m proving $(if $(QUICK),--quick) --output $(OUT)/proving
 
 corpus: $(READY)  ## make real jobs fail in every way we know, and score `prism explain` on their logs
 	$(BIN)/python proving/make_corpus.py $(OUT)/corpus
@@ -116,8 +118,8 @@ kubernetes-drill: $(READY)  ## harm to jobs on a real Kubernetes API server (pro
 drills: $(READY)  ## do harm to real training jobs in every way we know, and check that they recover
 	$(BIN)/python -m proving.drills
 
-soak: $(READY)  ## 200 random faults on an unchanged Hugging Face script, beside torchrun --max-restarts (root)
-	$(BIN)/python -m proving.drills.hf_soak --peer --ledger $(OUT)/soak.jsonl
+soak: $(READY)  ## 200 random faults in trainings of 2, 4 and 8 ranks, beside torchrun --max-restarts
+	$(BIN)/python -m proving.drills.soak --output $(OUT)/soak
 
 slurm-drill: $(READY)  ## lose a node of a real Slurm on this machine (root, slurm-wlm, munge)
 	$(BIN)/python -m proving.drills.slurm_drill

@@ -9,8 +9,10 @@ import pytest
 
 from prism.datacenter.characterize.checkpoints import CheckpointCosts, advise_checkpoints
 from prism.incidents import AlertConfig, Channel, IncidentBook, Look, Place, Sighting
+from prism.incidents.kinds import kind_of
 from prism.incidents.messages import write_body
 from prism.machine.hosts import expand_hosts
+from prism.observe.report.words import MEANINGS
 from prism.observe.watch.alerts import _to_alert
 from prism.recover.interval import IntervalConfig, SaveClock, choose_interval_s
 
@@ -79,3 +81,11 @@ def test_what_is_posted_to_people_goes_through_one_sender() -> None:
             "evidence/traces/counters.py", "datacenter/predict/prometheus.py", "evaluate/run/"}  # fmt: skip
     found = places_with(r"urlopen|urllib\.request|http\.client")
     assert [place for place in found if not place.startswith(tuple(asks))] == []
+
+
+def test_what_to_do_about_a_finding_is_said_in_one_place() -> None:
+    for kind, meaning in MEANINGS.items():
+        assert meaning == f"{kind_of(kind).says}; {kind_of(kind).advice}"
+    assert [
+        place for place in places_with("look at its cable|GPUs: clocks, heat") if place != "incidents/kinds.py"
+    ] == []

@@ -174,7 +174,7 @@ def _judge(case: Case, document: dict[str, Any] | None, told: str, outcome: str)
     predicted = compute = None
     real = max(case.real_cpu_ms, default=None)
     if document is not None:
-        predicted = float(document["iteration_ms"]["mean"])
+        predicted = float(document["iteration_ms"]["mean"] or 0.0)
         compute = predicted * float(document["split"]["compute"])
         # Real CPU time counts what the main thread does inside gloo, and the longest rank sets the pace.
         if real is not None and not (predicted >= real / TIME_FACTOR and compute <= real * TIME_FACTOR):

@@ -10,8 +10,8 @@ the other 30.6 s, so half is taken as the start of the process and half as the p
 divisions below). Run times of datasets are log-normal; their spread is not published, so three are shown, the widest
 being that of all evaluation jobs in the Acme trace (median 129 s, 90th percentile 1,205 s in Seren).
 
-With wrong priors the table shows the scheduler as it is, and "plain": each worker keeps one dataset ready and nothing
-unsure is begun early, as it was before run times were learned. The same draws for both.
+With wrong priors the table shows the scheduler as it is, and "plain": each worker keeps one dataset ready. The same
+draws for both.
 
 The same scheduler that runs real evaluations is driven by a simulated cluster that hides the true run times from it.
 One job per dataset is the paper's baseline: each job loads over the link that it shares with the others of its node,

@@ -1,13 +1,11 @@
-"""A week of new checkpoints on a few nodes, simulated: time to score and GPU-hours, with and without what is learned.
+"""A week of new checkpoints on a few nodes, simulated: time to score and GPU-hours, one dataset or more kept ready.
 
     python proving/benchmarks/evaluate_stream.py [--days 7] [--nodes 1] [--gap-min 60] [--draws 1]
 
 Checkpoints of one 7B model come at random (exponential gaps) and are scored on the 63 datasets of `evaluate.py` as
 they come. Nothing is recorded before the first one. Answers get longer and shorter as the model trains, so that a
 dataset's run time differs from checkpoint to checkpoint (log-normal, 15 %), and nodes differ (5 %). Both planners see
-the same checkpoints, run times and nodes. The planner before: a worker keeps one dataset ready, datasets whose run
-time is unsure are not begun early. The learned one: workers keep several ready, over checkpoints too, and begin early
-what is unsure.
+the same checkpoints, run times and nodes. Either a worker keeps one dataset ready, or several, over checkpoints too.
 """
 
 from __future__ import annotations
@@ -27,8 +25,8 @@ from prism.evaluate.schedule.scheduler import Scheduler, SchedulerConfig
 from prism.evaluate.schedule.trials import Checkpoint, Node, Worker
 
 PLANNERS = {
-    "before": SchedulerConfig(storage_bytes_per_s=LINK, kept_datasets=1),
-    "learned": SchedulerConfig(storage_bytes_per_s=LINK),
+    "one": SchedulerConfig(storage_bytes_per_s=LINK, kept_datasets=1),
+    "several": SchedulerConfig(storage_bytes_per_s=LINK),
 }
 
 

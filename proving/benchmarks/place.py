@@ -1,6 +1,6 @@
 """Sharing clusters: policies side by side on a real trace, against queueing theory, and how fast the scheduler is.
 
-    python proving/benchmarks/place.py --data ../shared/data [--only philly,helios,coverage,theory,acme,speed]
+    python proving/benchmarks/place.py --data ../shared/data [--only philly,quarters,helios,coverage,theory,acme,speed]
 
 Philly's trace does not publish the size of its virtual clusters. Here each has a share of the 99th percentile of what
 its jobs would hold at once, and at least its largest job (or twice that): every size tried is printed.
@@ -85,6 +85,25 @@ def print_philly(data: Path) -> None:
                 f"p99 longer for {len(owner.p99_worse)}; {cpu_s:.1f} s of CPU",
                 flush=True,
             )
+
+
+def print_quarters(data: Path) -> None:
+    """Every policy on four parts of the trace with as many jobs each: mean wait, and the worst owner."""
+    jobs, seconds, table = read_philly(data)
+    order = sorted(range(len(jobs)), key=lambda i: jobs[i].submit_s)
+    size = len(order) // 4
+    for share in (0.34, 0.38, 0.45, 0.60):
+        clusters = size_clusters(table, share, 1)
+        for quarter in range(4):
+            chosen = order[quarter * size : (quarter + 1) * size]
+            part, lengths = [jobs[i] for i in chosen], [seconds[i] for i in chosen]
+            alone = simulate(part, lengths, clusters, POLICIES["static-easy"])
+            told = [f"static-easy {alone.to_json()['mean_queue_s']:,.0f}"]
+            for name in ("fair-share", "multikueue-all", "prism", "pooled"):
+                outcome = simulate(part, lengths, clusters, POLICIES[name])
+                owner = compare(outcome, alone)
+                told.append(f"{name} {outcome.to_json()['mean_queue_s']:,.0f} ({owner.slowdown_ratio:.2f})")
+            print(f"  {share:.0%} of p99, quarter {quarter + 1}: {', '.join(told)}", flush=True)
 
 
 def print_helios(data: Path) -> None:
@@ -281,13 +300,15 @@ def main() -> int:
     """Print everything that is asked for."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--data", type=Path, help="folder with philly/")
-    parser.add_argument("--only", default="philly,helios,coverage,theory,acme,speed")
+    parser.add_argument("--only", default="philly,quarters,helios,coverage,theory,acme,speed")
     parser.add_argument("--jobs", type=int, default=3_000_000, help="per queue of theory")
     options = parser.parse_args()
     chosen = options.only.split(",")
     print(describe_machine())
     if options.data is not None and "philly" in chosen:
         print_philly(options.data)
+    if options.data is not None and "quarters" in chosen:
+        print_quarters(options.data)
     if options.data is not None and "helios" in chosen:
         print_helios(options.data)
     if options.data is not None and "coverage" in chosen:

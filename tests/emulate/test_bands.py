@@ -24,11 +24,8 @@ def _predict(cores: int, monkeypatch: pytest.MonkeyPatch, cluster: str | None = 
 
 
 def test_ranks_that_share_cores_with_their_own_threads_get_a_wide_band(monkeypatch: pytest.MonkeyPatch) -> None:
-    narrow, quiet = _predict(4, monkeypatch)
-    wide, told = _predict(2, monkeypatch)
+    narrow, wide = _predict(4, monkeypatch)[0], _predict(2, monkeypatch)[0]
     assert narrow < 100 < wide
-    assert not any("share its cores" in line for line in quiet)
-    assert any("share its cores" in line for line in told)
 
 
 def test_the_cores_of_this_machine_say_nothing_of_a_cluster_that_was_named(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -134,13 +134,13 @@ def test_a_worker_for_which_nothing_waits_rests_until_the_next_plan() -> None:
 def test_workers_crowd_where_there_are_more_of_them_than_datasets_that_wait() -> None:
     planner = make_planner()
     planner.group_sizes["m"], planner.ends_s["m"] = 2, 30.0
-    assert not planner.look_ahead("m", "n0", 10.0).crowded
+    assert not planner.look_ahead("m", 10.0).crowded
     pools(planner)["a"].take(1000)
-    seen = planner.look_ahead("m", "n0", 10.0)
-    assert seen.crowded and seen.left_s == 20.0 and seen.pilots == 7
-    assert planner.look_ahead("m", "n0", 40.0).left_s == 0.0
+    seen = planner.look_ahead("m", 10.0)
+    assert seen.crowded and seen.left_s == 20.0
+    assert planner.look_ahead("m", 40.0).left_s == 0.0
     planner.ends_s.clear()
-    assert planner.look_ahead("m", "n0", 40.0).left_s == math.inf
+    assert planner.look_ahead("m", 40.0).left_s == math.inf
 
 
 def test_a_run_time_that_proves_wrong_asks_for_another_plan() -> None:
@@ -190,40 +190,6 @@ def test_a_worker_needs_the_gpus_and_a_node_that_can_load() -> None:
     assert planner.can_run(state, checkpoint)
     planner.cluster.memories["n0"].failures["m"] = 2
     assert not planner.can_run(state, checkpoint)
-
-
-@pytest.mark.parametrize(
-    ("spread", "trusted", "kept", "untried"),
-    [(1.0, False, 8, True), (0.049, False, 8, False), (1.0, True, 8, False), (1.0, False, 1, False)],
-    ids=["unsure", "nearly sure", "records that held", "one dataset kept"],
-)
-def test_what_may_change_the_end_is_tried_early(spread: float, trusted: bool, kept: int, untried: bool) -> None:
-    guess = replace(PRIOR, spread=spread, trusted=trusted, measured=False)
-    planner = make_planner(priors=Table(a=guess), kept=kept)
-    planner.fill_queue(planner.cluster.states["w0"], 0.0)
-    assert pools(planner)["a"].untried is untried and not pools(planner)["b"].untried
-
-
-@pytest.mark.parametrize(
-    ("workers", "infer_s", "untried"),
-    [(2, 1.0, False), (4, 1.0, True), (4, 0.01, False)],
-    ids=["long until the end", "soon at the end", "a short dataset"],
-)
-def test_an_early_trial_pays_where_a_wrong_run_time_would_move_the_end(
-    workers: int, infer_s: float, untried: bool
-) -> None:
-    guess = replace(PRIOR, infer_s=infer_s, spread=0.049, trusted=False, measured=False)  # wrong by a twentieth
-    planner = make_planner(priors=Table(a=guess), workers=workers)
-    planner.fill_queue(planner.cluster.states["w0"], 0.0)
-    assert pools(planner)["a"].untried is untried
-
-
-def test_a_dataset_that_cannot_be_split_has_no_early_trial() -> None:
-    planner = make_planner(priors=Table(a=replace(PRIOR, spread=1.0, trusted=False, measured=False)))
-    pool = pools(planner)["a"]
-    pool.dataset = replace(pool.dataset, splittable=False)
-    planner.fill_queue(planner.cluster.states["w0"], 0.0)
-    assert not pool.untried
 
 
 @pytest.mark.parametrize(
@@ -298,28 +264,6 @@ def test_a_worker_that_helps_nobody_goes_back_to_its_own_checkpoint() -> None:
     planner.change()
     planner.fill_queue(free, 1.0)
     assert free.group == "m" and free.queue == [] and free.rested == planner.version
-
-
-def test_what_runs_already_needs_no_early_trial() -> None:
-    planner = make_planner(priors=Table(a=replace(PRIOR, spread=1.0, trusted=False)))
-    pools(planner)["a"].take(1)
-    planner.fill_queue(planner.cluster.states["w0"], 0.0)
-    assert not pools(planner)["a"].untried
-
-
-def test_an_untried_share_goes_back_behind_the_other_untried_ones_only() -> None:
-    planner = make_planner(priors=Table(), samples=400)
-    a, b = pools(planner)["a"], pools(planner)["b"]
-    state = planner.cluster.states["w0"]
-    for untried, pilots, order in ((True, 7, ["b", "a"]), (True, 0, ["a", "b"]), (False, 7, ["a", "b"])):
-        a.untried = b.untried = untried
-        state.queue = [Share(key=("m", name), samples=100) for name in "ab"]
-        assert cut_trial(state, pools(planner), "t", CuttingConfig(), Outlook(pilots=pilots)) is not None
-        assert [share.key[1] for share in state.queue] == order
-    a.untried, b.untried = True, False
-    state.queue = [Share(key=("m", name), samples=100) for name in "ab"]
-    cut_trial(state, pools(planner), "t", CuttingConfig(), Outlook(pilots=7))
-    assert [share.key[1] for share in state.queue] == ["a", "b"]
 
 
 @pytest.mark.parametrize(("share", "whole"), [(3, True), (4, False)])

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 from dataclasses import replace
 from pathlib import Path
 
@@ -75,17 +74,6 @@ def test_a_part_too_short_for_the_clock_says_nothing_of_other_datasets() -> None
     assert priors.prior(TASK, SMALL).infer_s == 0.0
 
 
-def test_scores_that_take_as_much_longer_as_each_other_make_the_rest_surer() -> None:
-    names = {"task": 0.5, "other": 2.0, "third": 1.0}
-    priors = Priors([Record(dataset=name, parameters=10**9, score_s=s) for name, s in names.items()])
-    assert priors.prior(replace(TASK, name="third"), SMALL).score_spread == pytest.approx(0.5)
-    for dataset, samples in ((TASK, 10), (OTHER, 50)):
-        for times in (3, 3, 40):  # only the first score of a dataset was a guess
-            priors.observe_score(dataset, SMALL, samples=samples, seconds=samples * times * names[dataset.name])
-    assert priors.prior(replace(TASK, name="third"), SMALL).score_spread == pytest.approx(math.sqrt(2 * 0.25 / 4))
-    assert priors.prior(TASK, SMALL).score_spread == 0.0
-
-
 def test_set_ups_and_starts_that_were_not_needed_do_not_count() -> None:
     priors = Priors()
     for setup_s, start_s in ((4.0, 8.0), (0.0, 0.0), (2.0, 6.0)):
@@ -111,7 +99,7 @@ def test_measured_alone_is_nothing_where_nothing_was_measured() -> None:
 def test_what_was_measured_is_recorded_and_what_was_not_stays() -> None:
     priors = Priors([Record(dataset="task", parameters=10**9, infer_s=0.5, setup_s=3.0, score_s=0.2, start_s=4.0)])
     priors.observe_inference(TASK, SMALL, Took(samples=2, seconds=3.0))
-    priors.observe_memory(OTHER, SMALL, 0, fits=False)
+    priors.observe_overflow(OTHER, SMALL, 0)
     other, task = priors.records()
     assert task == Record(dataset="task", parameters=10**9, infer_s=1.5, setup_s=3.0, score_s=0.2, start_s=4.0)
     assert other == Record(dataset="other", parameters=10**9, shrink=1)

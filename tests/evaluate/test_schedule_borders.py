@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import replace
 
 import pytest
@@ -18,10 +17,9 @@ from prism.evaluate.schedule.bound import Supply, _fits, _needed_s, lower_bound_
 from prism.evaluate.schedule.cluster import RunningTrial
 from prism.evaluate.schedule.cutting import CuttingConfig, Outlook, cut_trial
 from prism.evaluate.schedule.hardware import Hardware
-from prism.evaluate.schedule.learning import BatchTrials, Effect, Effects, Errors
 from prism.evaluate.schedule.ledger import Ledger
-from prism.evaluate.schedule.packing import Slot, _Attempt, _urgency
-from prism.evaluate.schedule.priors import Prior, Priors, Record, Took
+from prism.evaluate.schedule.packing import Slot, _urgency, pack
+from prism.evaluate.schedule.priors import Prior, Priors, Record
 from prism.evaluate.schedule.scheduler import Scheduler, SchedulerConfig
 from prism.evaluate.schedule.score_queue import ScoreQueue, Scoring
 from prism.evaluate.schedule.standing import measure_progress
@@ -265,21 +263,10 @@ def test_datasets_of_ten_seconds_together_share_a_trial_unless_told_otherwise() 
         assert trial is not None and (len(trial.parts) == 2) is together
 
 
-def make_attempt(end_s: float, *ready_s: float, min_part_s: float = 1.0) -> _Attempt:
-    slots = [Slot(worker=f"w{i}", ready_s=each) for i, each in enumerate(ready_s)]
-    return _Attempt(slots, end_s, min_part_s)
-
-
-@pytest.mark.parametrize(("trusted", "worker"), [(True, "w1"), (False, "w0")])
-def test_a_known_run_time_goes_to_the_fullest_worker_and_a_guess_to_the_emptiest(trusted: bool, worker: str) -> None:
-    attempt = make_attempt(10.0, 0.0, 5.0)
-    assert attempt.place(make_work("a", 2, trusted=trusted), 2)
-    assert [placed.worker for placed in attempt.placed] == [worker]
-
-
 def test_a_worker_goes_on_with_what_it_holds_as_long_as_the_last_score_allows() -> None:
-    attempt = make_attempt(10.0, 0.0)
-    assert attempt.keep(make_work("a", 20, score_s=3.0), [(False, "w0")]) == 20 - 7
+    work = make_work("a", 20, score_s=3.0)
+    slots = [Slot(worker="w0", ready_s=0.0, held=(work.key,))]
+    assert pack(slots, [work], 1.0).end_s == pytest.approx(20 + 3, rel=0.02)
 
 
 @pytest.mark.parametrize(
@@ -296,36 +283,12 @@ def test_a_part_is_as_long_as_its_run_time_and_score_ask_for(prior: Prior, outlo
     assert trial is not None and trial.parts == (part(0, count),)
 
 
-@pytest.mark.parametrize(
-    ("samples", "left"),
-    [(4, 4), (5, 1)],
-    ids=["all of it fits on one worker", "one worker is filled"],
-)
-def test_whole_workers_are_filled_with_what_is_too_large_for_one(samples: int, left: int) -> None:
-    # Ready after 3 s, set up for 2 s, and one second of scores after the last sample: four samples end at 10 s.
-    work = make_work("a", samples, setup_s=2.0, score_s=0.5)
-    assert make_attempt(10.0, 3.0, 3.0).spread(work, samples) == left
-
-
-@pytest.mark.parametrize(
-    ("end_s", "samples", "infer_s", "taken"),
-    [(10.0, 2, 10.0, 1), (2.0, 100, 0.5, 0), (3.0, 100, 0.5, 6), (5.0, 2, 0.5, 2)],
-    ids=["one long sample", "a part too short", "a part just long enough", "a short dataset as a whole"],
-)
-def test_the_emptiest_worker_takes_what_fits_and_is_worth_it(
-    end_s: float, samples: int, infer_s: float, taken: int
-) -> None:
-    work = make_work("a", samples, infer_s=infer_s)
-    assert make_attempt(end_s, 0.0, min_part_s=3.0)._fill_emptiest(work, samples) == taken
-
-
-@pytest.mark.parametrize(
-    ("splittable", "samples", "score_s", "tail_s"),
-    [(True, 8, 0.5, 1.0), (True, 1, 0.5, 0.5), (True, 8, 3.0, 3.0), (False, 8, 0.5, 4.0)],
-)
-def test_the_tail_is_the_score_of_the_last_part(splittable: bool, samples: int, score_s: float, tail_s: float) -> None:
-    work = make_work("a", samples, score_s=score_s, splittable=splittable)
-    assert make_attempt(10.0, 0.0)._tail_s(work, samples) == tail_s
+def test_the_longest_is_placed_first_and_cut_where_it_would_end_after_all_others() -> None:
+    slots = [Slot(worker=f"w{i}", ready_s=0.0) for i in range(3)]
+    done = pack(slots, [make_work("long", 90), make_work("short", 20), make_work("tiny", 4)], 1.0)
+    takers = [{share.key[1] for share in done.queues[slot.worker]} for slot in slots]
+    assert sum("long" in names for names in takers) == 3 and sum("short" in names for names in takers) == 1
+    assert done.end_s <= 1.05 * (90 + 20 + 4) / 3
 
 
 def test_what_cannot_be_split_is_placed_first_then_guesses_then_what_takes_long() -> None:
@@ -336,7 +299,7 @@ def test_what_cannot_be_split_is_placed_first_then_guesses_then_what_takes_long(
         make_work("whole", 10, infer_s=3.0, splittable=False),
         make_work("judged", 10, score_s=5.0, splittable=False),
     ]
-    found = sorted(works, key=lambda work: _urgency(work, work.samples))
+    found = sorted(works, key=_urgency)
     assert [work.key[1] for work in found] == ["judged", "whole", "guess", "long", "short"]
 
 
@@ -394,14 +357,6 @@ def test_a_record_of_half_a_second_is_a_record_and_one_of_less_than_nothing_is_n
             Record(dataset="d", parameters=1, **{name: -0.5})
 
 
-def test_guesses_are_far_less_sure_than_records() -> None:
-    estimated = Priors().prior(TASK, LARGE)
-    recorded = Priors([Record(dataset="task", parameters=7 * 10**9, infer_s=0.5)]).prior(TASK, LARGE)
-    # The adapter, its model size, and the dataset itself, as standard deviations of logarithms.
-    assert estimated.spread == pytest.approx(math.sqrt(1.0**2 + 0.2**2 + 1.0**2))
-    assert recorded.spread == pytest.approx(math.sqrt(3 * 0.2**2))
-
-
 def test_nothing_known_is_a_billion_parameters_and_512_tokens() -> None:
     priors = Priors()
     sizes = [replace(LARGE, parameters=parameters) for parameters in (0, 10**9)]
@@ -416,45 +371,6 @@ def test_a_record_of_unknown_size_is_further_than_one_of_a_known_size() -> None:
     assert Priors(records).prior(TASK, LARGE).setup_s == 1e8
 
 
-def test_twice_of_an_effect_is_four_times_as_unsure() -> None:
-    effects = Effects()
-    assert effects.predict([Effect(name="a")]).variance == pytest.approx(0.09)
-    effects.observe([Effect(name="a")], 0.5, noise=1.0)
-    left = 0.09 - 0.09**2 / 1.09
-    assert effects.predict([Effect(name="a")]).variance == pytest.approx(left)
-    twice = effects.predict([Effect(name="a", amount=2.0)])
-    assert (twice.mean, twice.variance) == (pytest.approx(2 * 0.5 * 0.09 / 1.09), pytest.approx(4 * left))
-
-
-def test_errors_that_are_all_alike_leave_only_what_was_expected_before() -> None:
-    errors = Errors(spread=0.5)
-    for _ in range(2):
-        errors.add(1.0)
-    assert errors.variance == pytest.approx(2 * 0.25 / 4)
-    errors.add(4.0)  # around a mean of two: 1 + 1 + 4
-    assert errors.variance == pytest.approx((2 * 0.25 + 6) / 5)
-
-
-def test_what_larger_models_take_is_learned_from_models_of_another_size_alone() -> None:
-    for parameters, learned in ((7 * 10**9, False), (10**9, True)):
-        priors = Priors([Record(dataset="task", parameters=parameters, infer_s=0.5)])
-        priors.observe_inference(TASK, LARGE, Took(samples=10, seconds=50.0))
-        assert ("exponent" in priors.learned().effects) is learned
-
-
-def test_a_batch_that_failed_and_fitted_as_often_is_tried_as_it_is() -> None:
-    batches = BatchTrials()
-    batches.add("task", 10, 0, fits=False)
-    assert batches.choose("task", 10) == 1
-    batches.add("task", 10, 0, fits=True)
-    assert batches.choose("task", 10) == 0
-
-
 def test_a_checkpoint_that_was_never_served_has_had_nothing() -> None:
     planner = make_planner()
     assert planner._demand(planner.ledger.checkpoints["m"]).served_s == 0.0
-
-
-def test_a_worker_goes_on_with_a_dataset_that_it_holds_for_a_single_sample() -> None:
-    work = make_work("a", 2, infer_s=10.0)
-    assert make_attempt(10.0, 0.0).keep(work, [(False, "w0")]) == 1

@@ -351,12 +351,6 @@ def test_a_dataset_too_large_for_one_worker_is_cut_over_two() -> None:
     assert sum(share.samples for shares in packing.queues.values() for share in shares) == 100
 
 
-def test_untried_datasets_come_first_in_a_queue() -> None:
-    works = [make_work("a", 10, score_s=9.0), make_work("b", 10, untried=True)]
-    (queue,) = pack([Slot(worker="w", ready_s=0.0)], works, 1.0).queues.values()
-    assert [share.key[1] for share in queue] == ["b", "a"]
-
-
 def test_what_takes_longest_to_score_comes_first_in_a_queue() -> None:
     works = [make_work(name, 10, score_s=s, splittable=False) for name, s in (("a", 0.1), ("b", 0.2))]
     (queue,) = pack([Slot(worker="w", ready_s=0.0)], works, 1.0).queues.values()

@@ -112,6 +112,15 @@ def test_what_a_look_shows_no_longer_is_over_only_if_its_job_was_studied_since()
     assert "12 steps" in only(book).why_state
 
 
+def test_what_was_lost_sight_of_is_over_when_a_later_look_says_so():
+    book = IncidentBook()
+    tells(book, look(sighting()))
+    tells(book, look(at_s=60))
+    assert only(book).state == "lost"
+    well = Studied(job_key="w~job-1", hosts=HOSTS, until_ns=NOW + 90 * S, text="compared")
+    assert tells(book, look(at_s=90, studied=(well,))) == [("i-1", "resolved")]
+
+
 def test_a_finding_of_last_year_calls_nobody_and_is_history():
     book = IncidentBook()
     old = look(sighting(), at_s=400 * 86_400, holds_ns=3_600 * S)
@@ -172,6 +181,14 @@ def test_another_fault_is_another_incident(first: Sighting, second: Sighting):
     book = IncidentBook()
     tells(book, look(first))
     tells(book, look(second, source="other.json", at_s=40))
+    assert len(book.incidents) == 2
+
+
+def test_two_supervised_runs_on_one_host_are_two_jobs():
+    book = IncidentBook()
+    for name in ("run-1", "run-2"):
+        dead = sighting("attempt_ended", f"job:{name}", job=name, job_key=f"{name}~run", job_hosts=("localhost",))
+        assert tells(book, look(dead, source=f"{name}/state.json", tool="supervise")) != []
     assert len(book.incidents) == 2
 
 

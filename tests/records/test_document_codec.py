@@ -42,10 +42,8 @@ WHOLE = Document(name="prism.whole", version=3, kind=Whole, upgrades={2: _rename
 @given(st.from_type(Whole).filter(lambda whole: abs(whole.count) < 2**63))
 def test_what_is_written_is_read_again(whole: Whole) -> None:
     found = WHOLE.decode(WHOLE.encode(whole), "a.json")
-    if (whole.share is not None and whole.share != whole.share) or whole.share in (float("inf"), float("-inf")):
-        assert found.share is None
-    else:
-        assert found == whole
+    assert repr(found) == repr(whole)  # nan is not equal to itself
+    assert all(word not in WHOLE.encode(whole) for word in (b":NaN", b":Infinity", b":-Infinity"))
 
 
 def test_keys_and_words_of_a_newer_writer_do_no_harm() -> None:
@@ -79,7 +77,7 @@ def test_an_older_version_is_brought_up_to_date_or_refused_by_name() -> None:
         (b'{"schema": "prism.other/3"}', "expected a prism.whole/3"),
         (b'{"schema": "prism.whole/4", "count": 1}', "newer Prism"),
         (b'{"schema": "prism.whole/3"}', "missing required field `count`"),
-        (b'{"schema": "prism.whole/3", "count": "1"}', "Expected `int`, got `str` - at `count`"),
+        (b'{"schema": "prism.whole/3", "count": "one"}', "Expected `int`, got `str` - at `count`"),
         (b'{"schema": "prism.whole/3", "count": 1, "parts": [{"word": 3}]}', r"at `parts\[0\]"),
         (b'{"schema": "prism.whole/3", "count": 1, "share": 1e999}', "not "),
     ],

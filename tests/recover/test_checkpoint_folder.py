@@ -159,7 +159,7 @@ def test_a_deleted_and_remade_folder_has_another_id(tmp_path: Path):
 
 def test_a_manifest_that_names_a_file_elsewhere_is_not_used(catalog: Catalog):
     path = commit(catalog, 10) / MANIFEST_NAME
-    path.write_text(path.read_text().replace('"name": "data"', '"name": "../../secret"'))
+    path.write_text(path.read_text().replace('"name":"data"', '"name":"../../secret"'))
     assert catalog.entries() == []
 
 

@@ -33,6 +33,8 @@ def remake_docs(folder: Path) -> None:
     from PIL import Image
 
     shots = [
+        Shot("now", "/"),
+        Shot("incident", "/incident?id=i-1"),
         Shot("cluster", "/cluster"),
         Shot("job", "/job?key=report~job-1"),
         Shot("failures", "/failures"),

@@ -68,7 +68,7 @@ def column_of(browser: Any, table: str, column: str) -> list[str]:
 def test_three_looks_and_a_watch_are_five_jobs_and_the_tiles_add_up_to_their_tables(
     browser: Any, service: RunningService
 ) -> None:
-    open_page(browser, f"{service.address}/")
+    open_page(browser, f"{service.address}/cluster")
     tiles = tiles_of(browser)
     jobs = column_of(browser, "Jobs", "job")
     assert sorted(jobs) == ["job-1", "job-1", "job-2", "job-3", "job-4", "runs/pretrain"]
@@ -188,11 +188,11 @@ def test_a_link_from_another_site_finds_its_reader_logged_in(browser: Any, folde
         assert "token_needed" not in text_of(browser, "body"), "people see a page, not JSON"
         browser.execute_script("document.querySelector('#token').value = arguments[0]", TOKEN)
         browser.execute_script("document.querySelector('.login button').click()")
-        wait_for("the page", lambda: "Live" in text_of(browser, "h1"))
+        wait_for("the page", lambda: "Cluster" in text_of(browser, "h1"))
         assert TOKEN not in browser.current_url
         browser.get(elsewhere)
         browser.execute_script(follow)
-        wait_for("the page, logged in", lambda: "Live" in text_of(browser, "h1"))
+        wait_for("the page, logged in", lambda: "Cluster" in text_of(browser, "h1"))
         browser.delete_all_cookies()
 
 
@@ -218,7 +218,7 @@ def test_no_table_is_cut_at_any_width(browser: Any, service: RunningService, wid
 def test_columns_that_have_no_room_come_back_by_a_button(browser: Any, service: RunningService) -> None:
     set_screen(browser, 1000, HEIGHT)
     try:
-        open_page(browser, f"{service.address}/")
+        open_page(browser, f"{service.address}/cluster")
         assert not column_of(browser, "Jobs", "from") and column_of(browser, "Jobs", "what is wrong")
         script = "[...document.querySelectorAll('button')].find((b) => b.textContent.startsWith(arguments[0])).click()"
         browser.execute_script(script, "Show ")

@@ -70,7 +70,7 @@ def changing(folder: Path, tmp_path: Path) -> Iterator[tuple[Path, RunningServic
 def test_a_watch_alone_is_not_reported_as_nothing_shared_and_no_step(browser: Any, service: RunningService) -> None:
     open_page(browser, f"{service.address}/job?key=watch~job-1")
     assert "No step was recognised" not in text_of(browser) and "2.93 s is the median" in text_of(browser)
-    open_page(browser, f"{service.address}/")
+    open_page(browser, f"{service.address}/cluster")
     tiles = text_of(browser, ".tiles").split("\n")
     assert dict(zip(tiles[1::2], tiles[0::2], strict=True))["hosts under suspicion"] == "2"
     assert "Whether links are is not known" in text_of(browser) or "is not known" in text_of(browser)

@@ -138,3 +138,36 @@ def test_an_absent_rank_is_one_clear_line(tmp_path: Path):
     graph = build_mesh(Mesh(1, 1, 2, 1, 1, 1, False, 1, 0))
     with pytest.raises(InputError, match="no rank 9 to export; the ranks are 0 to 1"):
         export_chakra(graph, tmp_path, ranks=[9])
+
+
+def test_what_is_written_is_read_back_as_the_same_run(tmp_path: Path) -> None:
+    from prism.simulate import LinearCosts, SolveConfig, read_chakra, solve
+
+    graph = build_mesh(Mesh(dp=2, pp=2, tp=2, cp=1, microbatches=2, layers=2, batched=False, steps=1, seed=3))
+    export_chakra(graph, tmp_path)
+    again = read_chakra(tmp_path)
+    assert again.num_ranks == graph.num_ranks
+    before, after = (solve(g, LinearCosts(), SolveConfig()).total_ns for g in (graph, again))
+    assert after == pytest.approx(before, rel=0.02)
+
+
+@pytest.mark.parametrize("cut", [1, 7, 40])
+def test_a_trace_that_is_cut_short_is_named(cut: int, tmp_path: Path) -> None:
+    from prism.errors import BadFileError
+    from prism.simulate import read_chakra
+
+    graph = build_mesh(Mesh(dp=2, pp=1, tp=1, cp=1, microbatches=1, layers=1, batched=False, steps=1, seed=3))
+    paths = export_chakra(graph, tmp_path)
+    paths[1].write_bytes(paths[1].read_bytes()[:-cut])
+    with pytest.raises(BadFileError, match=r"\.1\.et: not a Chakra trace"):
+        read_chakra(tmp_path)
+
+
+def test_a_missing_rank_is_told(tmp_path: Path) -> None:
+    from prism.errors import BadFileError
+    from prism.simulate import read_chakra
+
+    graph = build_mesh(Mesh(dp=2, pp=1, tp=1, cp=1, microbatches=1, layers=1, batched=False, steps=1, seed=3))
+    export_chakra(graph, tmp_path)[0].unlink()
+    with pytest.raises(BadFileError, match="none missing"):
+        read_chakra(tmp_path)

@@ -203,13 +203,57 @@ def test_degree_of_a_slot_that_does_not_split_the_job_is_refused():
     builder.group("dp", [2])
     with pytest.raises(InputError, match="does not split all ranks into equal groups"):
         apply_change(Plan(graph=builder.build(), config=SolveConfig()), "dp degree 4")
-    with pytest.raises(InputError, match="span replicas of 'tp'"):
-        torn = build_mesh(Mesh(2, 1, 2, 1, 1, 1, False, 1, 0))
-        extra = torn.groups.filter(pl.col("slot") == "dp").with_columns(
-            group=pl.lit(99, pl.Int32),
-            slot=pl.lit("all"),
-            rank=pl.int_range(pl.len(), dtype=pl.Int32),
-            position=pl.int_range(pl.len(), dtype=pl.Int32),
+    torn = build_mesh(Mesh(2, 1, 2, 1, 1, 1, False, 1, 0))
+    extra = pl.DataFrame({"group": [99, 99], "slot": "corner", "kind": "unknown", "rank": [0, 3], "position": [0, 1]})
+    joined = replace(torn, groups=pl.concat([torn.groups, extra.cast(dict(torn.groups.schema))]))
+    with pytest.raises(InputError, match="'corner' span some replicas of 'dp', not all"):
+        apply_change(Plan(graph=joined, config=SolveConfig()), "dp degree 4")
+
+
+def _summed_over_the_world(dp: int) -> Plan:
+    builder = GraphBuilder("job")
+    program = builder.program()
+    program.compute("work", 1000)
+    program.all_reduce("dp", 1000)
+    program.all_reduce("world", 8)
+    ranks = list(range(2 * dp))
+    builder.ranks(ranks, [0] * len(ranks), [r // 2 for r in ranks], [r % 2 for r in ranks])
+    for place in range(2):
+        builder.group("dp", ranks[place::2])
+    builder.group("world", ranks)
+    return Plan(graph=builder.build(), config=SolveConfig())
+
+
+@pytest.mark.parametrize("degree", [1, 2, 8])
+def test_a_group_of_all_ranks_grows_with_the_degree(degree: int):
+    changed = apply_change(_summed_over_the_world(4), f"dp degree {degree}").graph
+    built = _summed_over_the_world(degree).graph
+    for slot in ("dp", "world"):
+        sizes, expected = (
+            sorted(g.groups.filter(pl.col("slot") == slot).group_by("group").len()["len"].to_list())
+            for g in (changed, built)
         )
-        joined = replace(torn, groups=pl.concat([torn.groups, extra]))
-        apply_change(Plan(graph=joined, config=SolveConfig()), "tp degree 4")
+        assert sizes == expected
+    verify(changed)
+
+
+@pytest.mark.parametrize("change", ["tp degree 4", "pp degree 2", "microbatches 16"])
+def test_what_a_graph_does_not_hold_is_refused_with_the_command_to_ask(change: str):
+    with pytest.raises(InputError, match="ask `prism estimate"):
+        apply_change(plan(), change)
+
+
+def test_another_cluster_prices_the_same_graph():
+    moved = apply_change(plan(), "cluster dgx-b200")
+    assert moved.cluster is not None and moved.cluster.gpu == "B200"
+    assert moved.graph is not None and compare_plans(plan(), moved, COSTS).after.solution.total_ns > 0
+    with pytest.raises(InputError, match="presets: .*gb200-nvl72"):
+        apply_change(plan(), "cluster GB200")
+
+
+def test_another_gpu_shortens_compute_by_the_ratio_of_peaks():
+    base = replace(_summed_over_the_world(2), gpu="H100")
+    changed = apply_change(base, "gpu B200").graph.ops.filter(pl.col("kind") == "compute")
+    assert changed["duration_ns"].to_list() == [round(1000 * 989 / 2250)]
+    with pytest.raises(InputError, match="the GPU 'B2000' is not known; known are A100"):
+        apply_change(base, "gpu B2000")

@@ -55,6 +55,9 @@ Overlap = Annotated[
     bool | None, typer.Option(help="CPU ranks: communication beside compute; by default where cores are spare.")
 ]
 AtOnce = Annotated[int | None, typer.Option(help="CPU ranks that run at once; by default as many as cores allow.")]
+Unit = Annotated[
+    str, typer.Option(help="What the headline is the time of: optimizer (a step), or loop (what repeats around steps).")
+]
 Pin = Annotated[bool, typer.Option("--pin", help="One core per live rank.")]
 Symmetry = Annotated[bool, typer.Option(help="Capture a second rank of each class to check that they are alike.")]
 LintRanks = Annotated[
@@ -92,6 +95,7 @@ def run_emulate(
     routing_file: RoutingFile = None,
     overlap: Overlap = None,
     at_once: AtOnce = None,
+    unit: Unit = "optimizer",
     pin: Pin = False,
     check_symmetry: Symmetry = True,
     lint_ranks: LintRanks = 1024,
@@ -133,6 +137,7 @@ def run_emulate(
         overlap=overlap,
         gpu_memory_bytes=round(gpu_memory * 1e9) if gpu_memory else None,
         measure_host=measure_host,
+        unit=read_unit(unit),
     )
     if plan is not None:
         _sweep(plan, config, json)
@@ -175,6 +180,15 @@ def read_fault(text: str) -> Any:
     if not factor > 0:
         raise BadConfigError(f"--fault is '{text}': factor must be more than 0")
     return plan
+
+
+def read_unit(text: str) -> Any:
+    """What the headline is the time of."""
+    from prism.errors import BadConfigError
+
+    if text not in ("optimizer", "loop"):
+        raise BadConfigError(f"--unit is '{text}', expected optimizer or loop")
+    return text
 
 
 def read_routing(routing: str, path: Path | None) -> dict[str, Any]:
@@ -233,10 +247,34 @@ def _unit_rows(steps: dict[str, Any]) -> list[tuple[str, str]]:
     """What to say of iterations that are not all alike."""
     if steps["unit"] == 1:
         return []
+    if steps["plain_ms"] is None:
+        return []
     unit = f"{steps['unit']} iterations" if steps["unit"] else "none seen twice"
-    rows = [("repeating unit", f"{unit}; plain {steps['plain_ms']:,.3f} ms, mean {steps['mean_ms']:,.3f} ms")]
+    whole = f", the whole of it {steps['loop_ms']:,.3f} ms" if steps["loop_ms"] is not None else ""
+    rows = [("repeating unit", f"{unit}; plain {steps['plain_ms']:,.3f} ms, mean {steps['mean_ms']:,.3f} ms{whole}")]
     shown = steps["special"][:4]
     return rows + [(f"  number {s['index']}", f"{s['ms']:,.3f} ms {s['source']}") for s in shown]
+
+
+def _time_rows(document: dict[str, Any]) -> list[tuple[str, str]]:
+    times, known = document["iteration_ms"], document["provenance"]
+    loop = document["unit"] == "loop"
+    told = f"{document['predicted_ms']:,.3f} ms" if document["predicted_ms"] is not None else "none seen twice"
+    return [
+        *([("loop", told)] if loop else []),
+        ("iteration", f"{times['median']:,.3f} ms (mean {times['mean']:,.3f}, 95 % {times['p95']:,.3f})"),
+        *_unit_rows(document["iterations"]),
+        ("error band", f"{known['error_band_pct']:g} %; compute measured, communication {known['communication']}"),
+    ]
+
+
+def _work_rows(document: dict[str, Any]) -> list[tuple[str, str]]:
+    """What is known where no step time can be stood by."""
+    work = sorted(c["cpu_ms"] for c in document["classes"])
+    return [
+        ("iteration", f"step not predicted here: {document['not_predicted']}"),
+        ("CPU work of a rank", f"{work[0]:,.3f} to {work[-1]:,.3f} ms an iteration"),
+    ]
 
 
 def _show(emulation: Emulation, live: Sequence[LiveRun], json: bool) -> None:
@@ -248,9 +286,7 @@ def _show(emulation: Emulation, live: Sequence[LiveRun], json: bool) -> None:
         return
     times, split, known = document["iteration_ms"], document["split"], document["provenance"]
     rows = [
-        ("iteration", f"{times['median']:,.3f} ms (mean {times['mean']:,.3f}, 95 % {times['p95']:,.3f})"),
-        *_unit_rows(document["iterations"]),
-        ("error band", f"{known['error_band_pct']:g} %; compute measured, communication {known['communication']}"),
+        *(_time_rows(document) if times["median"] is not None else _work_rows(document)),
         ("compute", f"{split['compute']:.1%}"),
         ("exposed communication", f"{split['exposed_communication']:.1%}"),
         ("bubble", f"{split['bubble']:.1%}"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, redirect_stdout
@@ -149,9 +150,10 @@ def _configure(
     from prism.evaluate.run.busy_gpus import BusyGpus
 
     priors = Path(plan.priors) if plan.priors else None
-    publish = Publisher(output, plan.push, note).publish
+    publisher = Publisher(output, plan.push, note)
+    atexit.register(publisher.close)
     busy: Callable[[], frozenset[int]] = BusyGpus() if beside_training else frozenset
-    return EvaluateConfig(folder=output, say=note, show=draw, priors=priors, publish=publish, busy_gpus=busy)
+    return EvaluateConfig(folder=output, say=note, show=draw, priors=priors, publish=publisher.publish, busy_gpus=busy)
 
 
 def _evaluate(plan: EvaluationPlan, engine: str | None, address: str | None, config: EvaluateConfig) -> Evaluation:

@@ -42,7 +42,7 @@ def run_simulate(
 ) -> None:
     """Run a trace of jobs through policies of sharing clusters, and compare how long jobs wait."""
     from prism.datacenter.characterize import parse_choices
-    from prism.datacenter.place import POLICIES, compare, read_clusters, read_jobs, simulate
+    from prism.datacenter.place import DEFAULT, POLICIES, compare, read_clusters, read_jobs, simulate
 
     unknown = [name for name in policy or () if name not in POLICIES]
     if unknown:
@@ -68,7 +68,7 @@ def run_simulate(
         note("waits of policies that ran different numbers of jobs cannot be compared; see the column 'jobs run'")
     rows = [
         [
-            name,
+            f"{name} (dispatches)" if name == DEFAULT else name,
             f"{told['jobs']:,}",
             f"{told['mean_queue_s']:,.0f}",
             f"{told['p50_queue_s']:,.0f}",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -21,7 +22,17 @@ app = App(
     no_args_is_help=True,
 )
 
-Events = Annotated[Path, typer.Argument(help="Events of parts: serial, location, at, event (Parquet, CSV, JSON).")]
+Events = Annotated[
+    str,
+    typer.Argument(
+        help="Events of parts: a table of serial, location, at, event (Parquet, CSV, JSON), kernel logs (a file or a "
+        "folder), or http://HOST:PORT of a Prometheus server that scrapes dcgm-exporter."
+    ),
+]
+Label = Annotated[
+    str, typer.Option("--label", help="Prometheus: the label that names a part; else UUID, Hostname, ...")
+]
+Match = Annotated[str, typer.Option("--match", help='Prometheus: label matchers, as in cluster="a".')]
 At = Annotated[str, typer.Option(help="The moment asked about: 2016-10-01, or 300days where times are numbers.")]
 Lives = Annotated[
     Path | None, typer.Option(help="Stays of parts: serial, location, installed, removed (empty: still there).")
@@ -44,6 +55,8 @@ RestartS = Annotated[float, typer.Option(help="Seconds from a failure to the fir
     epilog=examples(
         "prism predict events.parquet --lives lives.parquet --at 2016-10-01 --horizon-days 90",
         "prism predict faults.json --map serial=node_id,at=event_time:days --at 300days --horizon-days 14 --json",
+        "prism predict /var/log/kernel/ --at 2026-11-01 --horizon-days 14",
+        "PRISM_PROMETHEUS_TOKEN=... prism predict https://prometheus:9090 --match 'cluster=\"a\"' --at 2026-11-01",
     ),
 )
 def run_predict(
@@ -53,6 +66,8 @@ def run_predict(
     horizon_days: Horizon = 90.0,
     map: Map = None,
     counters: Counters = None,
+    label: Label = "",
+    match: Match = "",
     most: Annotated[int, typer.Option(help="Rows to show; --json gives all.", min=1)] = 20,
     json: JsonFlag = False,
 ) -> None:
@@ -60,7 +75,7 @@ def run_predict(
     from prism.datacenter.predict import PredictConfig, predict
     from prism.datacenter.predict.history import parse_time
 
-    history = _read(events, lives, map, counters)
+    history = _read(events, lives, map, counters, parse_time(at), label, match)
     found = predict(history, parse_time(at), PredictConfig(horizon_days=horizon_days))
     for line in found.notes:
         note(f"note: {line}")
@@ -71,9 +86,11 @@ def run_predict(
     show(table(f"Riskiest of {len(found.risks):,} parts, next {horizon_days:g} days", ["part", ">risk", "why"], rows))
     sure = "not known" if found.past_auc != found.past_auc else f"{found.past_auc:.2f} (0.5 is chance, 1 is certain)"
     low, high = found.expected_range
+    held, of = found.range_held
+    past = f"; such a range held {held} of {of} past times" if of else ""
     show(
         f"{found.expected_events:.0f} parts ({low:.0f} to {high:.0f}) are expected to have an event; "
-        f"by {found.method}, past AUC: {sure}"
+        f"by {found.method}, past AUC: {sure}{past}"
     )
 
 
@@ -105,7 +122,7 @@ def run_advise(
     from prism.datacenter.predict import AdviceConfig, PredictConfig, advise, predict
     from prism.datacenter.predict.history import parse_time
 
-    history = _read(events, lives, map, counters)
+    history = _read(events, lives, map, counters, parse_time(at))
     forecast = predict(history, parse_time(at), PredictConfig(horizon_days=horizon_days))
     config = AdviceConfig(
         job_nodes=job_nodes, gpus_per_node=gpus_per_node, save_s=save_s, restart_s=restart_s, run_days=run_days
@@ -237,11 +254,27 @@ def run_watch(
         time.sleep(every_s)
 
 
-def _read(events: Path, lives: Path | None, map: str | None, counters: Path | None) -> History:
+def _read(
+    events: str,
+    lives: Path | None,
+    map: str | None,
+    counters: Path | None,
+    at_ns: int = 0,
+    label: str = "",
+    match: str = "",
+) -> History:
     from prism.datacenter.predict import add_counters, read_history
+    from prism.datacenter.predict.fault_events import is_kernel_log, read_kernel_logs, read_prometheus_events
+    from prism.datacenter.predict.prometheus import PrometheusConfig
 
+    if events.startswith(("http://", "https://")):
+        token = os.environ.get("PRISM_PROMETHEUS_TOKEN", "")
+        config = PrometheusConfig(token=token, match=match, part_label=label)
+        return read_prometheus_events(events, at_ns or time.time_ns(), config)
+    if lives is None and is_kernel_log(Path(events)):
+        return read_kernel_logs(Path(events))
     names = _parse_map(map)
-    history = read_history(events, lives, names)
+    history = read_history(Path(events), lives, names)
     return add_counters(history, counters, names) if counters is not None else history
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated
 
@@ -14,10 +15,31 @@ EPILOG = examples(
     "prism serve",
     "prism serve out/ --port 9000",
     "prism serve /var/lib/prism --host 0.0.0.0 --token-file /etc/prism/token",
-    "prism serve out/ --state ~/.local/state/prism   [dim]# a history that lasts, annotations, silences[/dim]",
+    "prism serve out/ --state ~/.local/state/prism --alerts alerts.yaml   [dim]# incidents, told to people[/dim]",
+    "prism serve --rules prism-rules.yml   [dim]# for Prometheus[/dim]",
     "prism serve /var/lib/prism --workers 4   [dim]# for many readers[/dim]",
     "prism serve out/ --allow-host prism.example.com   [dim]# behind a reverse proxy[/dim]",
 )
+
+
+def _copy(name: str, advice: str) -> Callable[[Path | None], Path | None]:
+    """Copy a file out of the package; a command that only does this serves nothing."""
+
+    def copy(target: Path | None) -> Path | None:
+        if target is None:
+            return None
+        from importlib.resources import files
+
+        from prism.errors import BadFileError
+
+        try:
+            target.write_bytes(files("prism.serve").joinpath(f"shipped/{name}").read_bytes())
+        except OSError as error:
+            raise BadFileError(f"{target}: cannot be written ({error.strerror}); choose another file") from None
+        note(f"wrote {target}; {advice}")
+        raise typer.Exit
+
+    return copy
 
 
 def run_serve(
@@ -51,7 +73,7 @@ def run_serve(
     depth: Annotated[int, typer.Option(help="Levels of folders below FOLDER to read.", min=0, max=32)] = 6,
     state: Annotated[
         Path | None,
-        typer.Option(help="Folder for the index of the history, annotations and silences; without it nothing is kept."),
+        typer.Option(help="Folder for incidents, messages, history and remarks; without it nothing is kept."),
     ] = None,
     rebuild: Annotated[bool, typer.Option("--rebuild", help="Rebuild the index from the files.")] = False,
     keep_days: Annotated[float, typer.Option(help="Days that the history is kept.", min=1)] = 400.0,
@@ -60,10 +82,26 @@ def run_serve(
     ] = False,
     price: Annotated[float | None, typer.Option(help="Price of a GPU-hour, to show costs in money.", min=0)] = None,
     currency: Annotated[str, typer.Option(help="Currency sign of the price.")] = "$",
-    alerts: Annotated[Path | None, typer.Option(help="YAML file of channels that findings are sent to.")] = None,
+    alerts: Annotated[Path | None, typer.Option(help="YAML file of channels that incidents are told to.")] = None,
     tokens: Annotated[Path | None, typer.Option(help="YAML file of further tokens, with scopes and an end.")] = None,
     trust_proxy: Annotated[
         list[str] | None, typer.Option(help="Address of a proxy that names the logged-in user; may be given again.")
+    ] = None,
+    rules: Annotated[
+        Path | None,
+        typer.Option(
+            help="Write rules for Prometheus to this file, and exit.",
+            callback=_copy("prometheus-rules.yml", "name it under rule_files in Prometheus"),
+            is_eager=True,
+        ),
+    ] = None,
+    grafana: Annotated[
+        Path | None,
+        typer.Option(
+            help="Write a Grafana dashboard with annotations to this file, and exit.",
+            callback=_copy("grafana-incidents.json", "import it in Grafana under Dashboards, New, Import"),
+            is_eager=True,
+        ),
     ] = None,
     user_header: Annotated[str, typer.Option(help="Header in which that proxy names the user.")] = "X-Forwarded-User",
 ) -> None:

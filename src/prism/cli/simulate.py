@@ -23,7 +23,7 @@ EPILOG = examples(
 
 
 def simulate_graph(
-    graph: Annotated[Path, typer.Argument(help="A folder that holds a saved graph.")],
+    graph: Annotated[Path, typer.Argument(help="A folder that holds a saved graph, or Chakra traces (NAME.RANK.et).")],
     cluster: Annotated[
         str | None, typer.Option(help="Cluster file or preset that prices communication; without it a plain guess.")
     ] = None,
@@ -55,6 +55,7 @@ def simulate_graph(
         assess_communication,
         compare_plans,
         load_graph,
+        read_chakra,
         sample_steps,
     )
     from prism.simulate.what_if.comparison import solve_plan
@@ -63,13 +64,14 @@ def simulate_graph(
         raise typer.BadParameter("a calibration corrects a cluster's prices; give --cluster too")
     if chakra and output is None:
         raise typer.BadParameter("--chakra needs a folder to write to; give --output DIR")
-    loaded = load_graph(graph)
+    loaded = read_chakra(graph) if graph.is_dir() and next(graph.glob("*.et"), None) else load_graph(graph)
     costs = _cost_model(cluster, calibration)
     if cluster is None:
         note("no --cluster given: communication is priced by latency and bandwidth alone, as a guess")
     before = after = Plan(
-        graph=loaded, config=SolveConfig(note_ops=True), background=_loads(costs, background, topology)
-    )
+        graph=loaded, config=SolveConfig(note_ops=True), background=_loads(costs, background, topology),
+        gpu=costs.cluster.gpu if isinstance(costs, ClusterCosts) else "",
+    )  # fmt: skip
     for change in what_if or ():
         after = apply_change(after, change)
     document: dict[str, Any] = {"schema": "prism.simulation/1", "graph": loaded.name, "what_if": what_if or []}

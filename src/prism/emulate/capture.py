@@ -121,11 +121,11 @@ _MOST_AFTER = 32  # calls after the last iteration of a program that has no opti
 def cut_all(captures: Mapping[int, Capture]) -> dict[int, Iterations]:
     """The iterations of every rank, from the first on: by its optimizer, its backward passes, or its peers' steps."""
     captures = {rank: capture.main_thread() for rank, capture in captures.items()}
-    for capture in captures.values():
-        if not any(entry.is_communication for entry in capture.entries) and capture.world_size == len(captures) == 1:
-            raise _nothing_to_emulate(capture)
-    if not any(entry.is_communication for capture in captures.values() for entry in capture.entries):
-        raise _nothing_to_emulate(next(iter(captures.values())))
+    first = next(iter(captures.values()))
+    # One rank has nobody to call: FSDP makes no collective then, and its steps are what there is.
+    alone = first.world_size == 1 and first.num_steps > 0
+    if not alone and not any(entry.is_communication for capture in captures.values() for entry in capture.entries):
+        raise _nothing_to_emulate(first)
     cut = {rank: _cut_by_steps(capture.entries) for rank, capture in captures.items()}
     if not any(cut.values()):
         cut = {rank: _cut_by_backward(capture.entries) for rank, capture in captures.items()}

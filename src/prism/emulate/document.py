@@ -23,16 +23,21 @@ def describe_emulation(emulation: Emulation, live: Sequence[LiveRun] = ()) -> di
         "schema": SCHEMA,
         "world_size": emulation.config.capture.launch.world_size,
         "iteration_ms": summarize_steps(prediction),
-        "predicted_ms": round(prediction.headline_ms, 4),
+        "predicted_ms": _headline_ms(emulation),
+        "unit": emulation.config.unit,
+        "not_predicted": prediction.not_predicted or None,
         "iterations": describe_iterations(prediction),
         "split": {name: round(share, 5) for name, share in asdict(prediction.split).items()},
-        "classes": [describe_class(memory) for memory in prediction.memory],
+        "classes": [
+            {**describe_class(memory), "cpu_ms": round(work, 4) if first.device == "cpu" else None}
+            for memory, work in zip(prediction.memory, prediction.work_ms, strict=True)
+        ],
         "wall_s": round(emulation.wall_s, 2),
         "provenance": {
             "compute": "measured",
             "communication": prediction.communication,
             "memory": prediction.memory[0].how,
-            "error_band_pct": prediction.error_band_pct,
+            "error_band_pct": None if prediction.not_predicted else prediction.error_band_pct,
             "compute_spread_pct": round(stitched.compute_spread_pct, 2),
             "cluster": prediction.cluster.name,
             "backend": prediction.cluster.backend,
@@ -49,12 +54,25 @@ def describe_emulation(emulation: Emulation, live: Sequence[LiveRun] = ()) -> di
     return document
 
 
-def summarize_steps(prediction: Prediction) -> dict[str, float]:
-    """Median and 95th percentile of the solved iterations, and their mean over whole repeating units."""
+def _headline_ms(emulation: Emulation) -> float | None:
+    """A step of the first optimizer, or the program's outer loop where the calls show one."""
+    prediction = emulation.prediction
+    if emulation.config.unit == "optimizer":
+        return _ms(prediction, prediction.headline_ms)
+    return None if prediction.steps.loop_ms is None else _ms(prediction, prediction.steps.loop_ms)
+
+
+def _ms(prediction: Prediction, value: float) -> float | None:
+    """A time, or nothing where none can be stood by."""
+    return None if prediction.not_predicted else round(value, 4)
+
+
+def summarize_steps(prediction: Prediction) -> dict[str, float | None]:
+    """Median and 95th percentile of the iterations, and their mean over whole repeating units."""
     return {
-        "median": round(float(np.median(prediction.step_ns)) / 1e6, 4),
-        "mean": round(prediction.steps.mean_ms, 4),
-        "p95": round(float(np.percentile(prediction.step_ns, 95)) / 1e6, 4),
+        "median": _ms(prediction, float(np.median(prediction.step_ns)) / 1e6),
+        "mean": _ms(prediction, prediction.steps.mean_ms),
+        "p95": _ms(prediction, float(np.percentile(prediction.step_ns, 95)) / 1e6),
     }
 
 
@@ -63,9 +81,10 @@ def describe_iterations(prediction: Prediction) -> dict[str, Any]:
     steps = prediction.steps
     return {
         "unit": steps.unit,
-        "plain_ms": round(steps.plain_ms, 4),
-        "mean_ms": round(steps.mean_ms, 4),
-        "special": [{**asdict(special), "ms": round(special.ms, 4)} for special in steps.special],
+        "plain_ms": _ms(prediction, steps.plain_ms),
+        "mean_ms": _ms(prediction, steps.mean_ms),
+        "loop_ms": _ms(prediction, steps.loop_ms) if steps.loop_ms is not None else None,
+        "special": [{**asdict(special), "ms": _ms(prediction, special.ms)} for special in steps.special],
     }
 
 

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
+from typing import Literal
 
 from prism.emulate.capture import Capture
 from prism.emulate.capturing import CaptureConfig, capture_job
@@ -15,8 +16,9 @@ from prism.emulate.families import find_families
 from prism.emulate.launch import LaunchConfig
 from prism.emulate.mailbox import Recording
 from prism.emulate.predict import Prediction, choose_costs, predict
+from prism.emulate.replaying import ReplayConfig, can_replay, replay
 from prism.emulate.stitch import ClockName, StitchConfig, Stitched, stitch
-from prism.emulate.this_host import HostConfig, calibrate_this_host
+from prism.emulate.this_host import MOST_BUSY_SHARE, HostConfig, calibrate_this_host, count_running
 from prism.errors import PrismError
 
 
@@ -31,6 +33,7 @@ class EmulateConfig:
     compute_scale: float = 1.0
     overlap: bool | None = None  # None: as the cores of this machine allow
     clock: ClockName | None = None  # None: all time where every live rank has a core to itself
+    unit: Literal["optimizer", "loop"] = "optimizer"  # what the headline is the time of
     measure_host: bool = False  # CPU ranks without cluster and calibration: time this host's collectives once
 
 
@@ -84,7 +87,8 @@ def predict_captures(
     """Stitch what was captured, here or elsewhere, and solve it."""
     launch, note = config.capture.launch, config.capture.note
     device = next(iter(captures.values())).device
-    calibration = config.calibration or _calibrate_host(captures, config, survey)
+    replays = _replays(captures, config)
+    calibration = config.calibration or (None if replays else _calibrate_host(captures, config, survey))
     costs = choose_costs(device, launch.world_size, launch.gpus_per_node, config.cluster, calibration)
     note(f"stitching {len(captures)} captured ranks into {launch.world_size}")
     script = launch.script[1 if launch.script[0] == "-m" else 0]
@@ -92,12 +96,44 @@ def predict_captures(
     for line in stitched.asymmetry:
         note(f"not alike: {line}")
     guessed = not config.cluster and config.overlap is None  # hosts are taken to be like this one
-    crowded = costs.cluster.backend == "gloo" and guessed and not _has_spare_cores(launch)
-    if crowded:
-        local = min(launch.gpus_per_node, launch.world_size)
-        note(f"{local} ranks of a host share its cores with their own threads, as here: the time is a rough one")
+    here = costs.cluster.backend == "gloo" and guessed
+    again = partial(replay, captures, stitched.measured, config=ReplayConfig(note=note))
     # Solving is verifying: a graph that would hang on the cluster is an error that names ranks and lines.
-    return stitched, predict(stitched, captures, costs, gpu_memory_bytes=config.gpu_memory_bytes, crowded=crowded)
+    return stitched, predict(
+        stitched,
+        captures,
+        costs,
+        gpu_memory_bytes=config.gpu_memory_bytes,
+        crowded=here and not _has_spare_cores(launch),
+        not_predicted=_why_not_predicted(launch) if here else "",
+        replay=again if replays else lambda expected_ns: None,
+    )
+
+
+def _replays(captures: Mapping[int, Capture], config: EmulateConfig) -> bool:
+    """Whether the hosts are taken to be like this one, which has the cores and is quiet enough to run all ranks."""
+    asked = config.measure_host and not (config.cluster or config.calibration) and config.overlap is None
+    local = config.capture.launch.gpus_per_node >= config.capture.launch.world_size
+    return asked and local and can_replay(captures) and _is_quiet(config.capture.note)
+
+
+def _is_quiet(note: Callable[[str], None]) -> bool:
+    """Whether other programs leave this host's cores alone; beside them a replay would measure these."""
+    running, cores = count_running(), len(os.sched_getaffinity(0))
+    if running > MOST_BUSY_SHARE * cores:
+        note(f"this host is busy ({running:.1f} processes run on {cores} cores): calls are not replayed")
+    return running <= MOST_BUSY_SHARE * cores
+
+
+def _why_not_predicted(launch: LaunchConfig) -> str:
+    """Ranks that share cores wait for them, by the kernel's choice: no model of Prism's knows that."""
+    local, cores = min(launch.gpus_per_node, launch.world_size), len(os.sched_getaffinity(0))
+    if local <= cores:
+        return ""
+    return (
+        f"{local} ranks of a host share {cores} cores here; run it where each has one, or name the hosts it will run "
+        "on with --cluster"
+    )
 
 
 def _calibrate_host(

@@ -28,19 +28,24 @@ def measure_collectives(
     with tempfile.TemporaryDirectory(prefix="prism-") as scratch:
         asked, answer = Path(scratch) / "plan.json", Path(scratch) / "points.json"
         asked.write_text(json.dumps(asdict(plan)))
-        command = [sys.executable, "-P", "-m", "prism.emulate.inside.measure", str(asked), str(answer)]
-        port = _free_port()
-        processes = []
-        for rank in range(num_ranks):
-            process = subprocess.Popen(
-                command, env=_environment(rank, num_ranks, port), stdout=subprocess.DEVNULL, stderr=subprocess.PIPE
-            )
-            if pin:
-                os.sched_setaffinity(process.pid, {choose_core(rank, num_ranks)})
-            processes.append(process)
-        _wait(processes, timeout_s)
+        start_ranks("measure", asked, answer, num_ranks, pin=pin, timeout_s=timeout_s)
         points: list[dict[str, Any]] = json.loads(answer.read_text())
         return points
+
+
+def start_ranks(module: str, asked: Path, answer: Path, num_ranks: int, *, pin: bool, timeout_s: float) -> None:
+    """Run a module of `inside` once per rank, from a plan to an answer, until all have ended."""
+    command = [sys.executable, "-P", "-m", f"prism.emulate.inside.{module}", str(asked), str(answer)]
+    port = _free_port()
+    processes = []
+    for rank in range(num_ranks):
+        process = subprocess.Popen(
+            command, env=_environment(rank, num_ranks, port), stdout=subprocess.DEVNULL, stderr=subprocess.PIPE
+        )
+        if pin:
+            os.sched_setaffinity(process.pid, {choose_core(rank, num_ranks)})
+        processes.append(process)
+    _wait(processes, timeout_s)
 
 
 def _wait(processes: Sequence[subprocess.Popen[bytes]], timeout_s: float) -> None:
@@ -48,8 +53,8 @@ def _wait(processes: Sequence[subprocess.Popen[bytes]], timeout_s: float) -> Non
         for rank, process in enumerate(processes):
             _, errors = process.communicate(timeout=timeout_s)
             if process.returncode:
-                sys.stderr.write(errors.decode(errors="replace"))
-                raise PrismError(f"measuring rank {rank} failed with exit code {process.returncode}")
+                last = (errors.decode(errors="replace").strip().splitlines() or ["nothing said"])[-1]
+                raise PrismError(f"rank {rank} failed with exit code {process.returncode}: {last[:200]}")
     except subprocess.TimeoutExpired:
         raise PrismError(f"measuring did not end in {timeout_s:g} s") from None
     finally:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -11,6 +11,7 @@ import numpy as np
 import polars as pl
 
 from prism.emulate.capture import Capture
+from prism.emulate.replaying import Replayed
 from prism.emulate.stitch import Stitched
 from prism.emulate.survey import EAGER_BYTES
 from prism.emulate.units import StepSummary, summarize
@@ -33,6 +34,7 @@ _CPU_BAND_PCT = 13.0
 # With less than two cores a rank, threads of gloo and autograd take turns with the program: of 28 programs of 2 ranks
 # on 2 cores of a busy host 27 took at most 2.26 times as long as predicted.
 _CROWDED_BAND_PCT = 130.0
+_REPLAY_BAND_PCT = 8.0  # two real runs of one program differ by so much
 # By the words of the device's name: a GB200 is no B200.
 _PRESET_OF_GPU = {
     "H200": "dgx-h200",
@@ -85,6 +87,8 @@ class Prediction:
     solution: Solution
     costs: ClusterCosts
     eager_bytes: int
+    work_ms: tuple[float, ...] = ()  # processor time of an iteration, by class
+    not_predicted: str = ""  # why no step time can be stood by
 
     @property
     def cluster(self) -> Cluster:
@@ -148,8 +152,13 @@ def predict(
     *,
     gpu_memory_bytes: int | None = None,
     crowded: bool = False,
+    not_predicted: str = "",
+    replay: Callable[[float], Replayed | None] = lambda expected_ns: None,
 ) -> Prediction:
-    """Solve all measured iterations in a row and read the figures off; ranks with few cores are `crowded`."""
+    """Solve all measured iterations in a row and read the figures off; ranks with few cores are `crowded`.
+
+    `replay` runs them on this host where it can, and its steps then take the place of the solved ones.
+    """
     gloo = costs.cluster.backend == "gloo"
     config = SolveConfig(note_ops=True, eager_bytes=EAGER_BYTES if gloo else -1)
     # Kernels of NCCL take multiprocessors from those that compute; CPU ranks were measured side by side.
@@ -161,11 +170,16 @@ def predict(
     if gloo and split.exposed_communication > 0:
         total = max(total, _UNCALIBRATED_BAND_PCT if communication == "modelled" else _CPU_BAND_PCT)
         total = max(total, _CROWDED_BAND_PCT if crowded else 0.0)
+    step_ns = tuple(int(x) for x in solution.step_ns)
+    replayed = replay(float(np.mean(step_ns)))
+    if replayed is not None:
+        step_ns, communication = replayed.step_ns, "calibrated"
+        total = max(_REPLAY_BAND_PCT, replayed.spread_pct)
     device = next(iter(captures.values()))
     limit = gpu_memory_bytes or device.device_bytes or None
     return Prediction(
-        step_ns=tuple(int(x) for x in solution.step_ns),
-        steps=summarize(stitched.iteration_signs, [x / 1e6 for x in solution.step_ns], stitched.iteration_sources),
+        step_ns=step_ns,
+        steps=summarize(stitched.iteration_signs, [x / 1e6 for x in step_ns], stitched.iteration_sources),
         split=split,
         memory=_memory(stitched, captures, limit, nccl=not gloo),
         communication=communication,
@@ -173,7 +187,15 @@ def predict(
         solution=solution,
         costs=costs,
         eager_bytes=config.eager_bytes,
+        work_ms=_measure_work(stitched),
+        not_predicted=not_predicted,
     )
+
+
+def _measure_work(stitched: Stitched) -> tuple[float, ...]:
+    """Processor time of a class's first captured rank in an iteration, the mean of those measured."""
+    firsts = (stitched.measured[captured[0]] for captured in stitched.classes.captured)
+    return tuple(sum(e.gap_ns for part in parts for e in part) / len(parts) / 1e6 for parts in firsts)
 
 
 def _split(solution: Solution) -> Split:

@@ -11,6 +11,7 @@ import polars as pl
 from prism.drawing.charts import Bars, draw_bars
 from prism.emulate.emulation import Emulation
 from prism.emulate.live import LiveRun
+from prism.emulate.predict import Prediction
 
 _COLOURS = {
     "compute": "#4c78a8", "host": "#9ecae9", "dp": "#f58518", "tp": "#e45756", "pp": "#72b7b2", "cp": "#b279a2",
@@ -28,7 +29,7 @@ def write_report(emulation: Emulation, spans: pl.DataFrame, path: Path, live: Se
     launch = emulation.config.capture.launch
     command = html.escape(" ".join(launch.script))
     parts = [
-        f"<h1>{launch.world_size:,} ranks: {prediction.headline_ms:,.2f} ms per iteration</h1>",
+        f"<h1>{launch.world_size:,} ranks: {_headline(prediction)}</h1>",
         f"<p><code>{command}</code> on {html.escape(prediction.cluster.name)}; compute measured on "
         f"{html.escape(next(iter(emulation.captures.values())).device)}, communication {prediction.communication}; "
         f"error band {prediction.error_band_pct:g} %.</p>",
@@ -47,6 +48,12 @@ def write_report(emulation: Emulation, spans: pl.DataFrame, path: Path, live: Se
     body = "\n".join(parts)
     title = f"Prism: {launch.world_size} ranks"
     path.write_text(f"<!doctype html><meta charset=utf-8><title>{title}</title><style>{_STYLE}</style>\n{body}\n")
+
+
+def _headline(prediction: Prediction) -> str:
+    if prediction.not_predicted:
+        return f"step not predicted here ({prediction.not_predicted})"
+    return f"{prediction.headline_ms:,.2f} ms per iteration"
 
 
 def draw_timeline(spans: pl.DataFrame) -> str:

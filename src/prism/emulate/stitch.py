@@ -49,6 +49,7 @@ class Stitched:
     asymmetry: tuple[str, ...]  # ranks that call the same and do not work alike
     issue_order: tuple[tuple[int, ...], ...]  # per class: of an iteration's communication ops, which was issued when
     iteration_signs: tuple[int, ...]  # equal numbers for iterations that make equal calls
+    measured: Mapping[int, Iterations]  # the iterations that count, of every captured rank
     iteration_sources: tuple[str, ...]  # the first call of each that a plain iteration does not make
 
 
@@ -93,6 +94,7 @@ def stitch(
         asymmetry=asymmetry,
         issue_order=orders,
         iteration_signs=signs,
+        measured=measured,
         iteration_sources=sources,
     )
 

@@ -23,7 +23,7 @@ from prism.machine.processes import list_pids, read_stat
 from prism.simulate.calibration import Calibration, calibration_of, read_calibration, write_calibration
 
 _SIZES = tuple(1 << k for k in range(10, 27, 2))  # 1 KiB to 64 MiB; what lies between follows the model's shape
-_BUSY_SHARE = 0.5  # processes of others per core; what is measured beside them would be kept for quieter times
+MOST_BUSY_SHARE = 0.5  # processes of others per core; what is measured beside them would be kept for quieter times
 _STAND_INS = {"recv": "send", "reduce": "all_reduce", "gather": "all_gather", "scatter": "broadcast"}
 
 
@@ -51,7 +51,7 @@ def calibrate_this_host(captures: Mapping[int, Capture], families: Families, con
     if not missing:
         return path
     running = count_running()
-    if running > _BUSY_SHARE * cores:
+    if running > MOST_BUSY_SHARE * cores:
         config.note(f"this host is busy ({running:.1f} processes run on {cores} cores): collectives are modelled")
         return None
     ranks = max(wanted.num_ranks for wanted in missing)

@@ -25,6 +25,11 @@ class StepSummary:
     mean_ms: float  # over whole units, or over all iterations where there is no unit
     special: tuple[SpecialStep, ...]
 
+    @property
+    def loop_ms(self) -> float | None:
+        """The whole repeating unit: an outer round of local steps, or a phase of generation and training."""
+        return None if self.unit is None else self.unit * self.mean_ms
+
 
 def find_unit(signs: Sequence[Hashable]) -> int | None:
     """The smallest K after which iterations repeat, seen at least twice; None where there is no such K."""

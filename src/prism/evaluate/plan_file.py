@@ -18,7 +18,7 @@ from prism.evaluate.schedule.hardware import Hardware
 from prism.evaluate.schedule.trials import Checkpoint, Dataset
 from prism.records.settings import Checked, build, describe, nearest, number, one_of, parse_mapping, read_text
 
-Adapter = Literal["builtin", "lm-eval", "command", "inspect", "opencompass"]
+Adapter = Literal["builtin", "lm-eval", "command"]
 ADAPTERS: tuple[str, ...] = get_args(Adapter)
 _FILE_ENDS = (".safetensors", ".ckpt", ".pt", ".pth", ".bin")
 _REMOTE = ("s3://", "http://", "https://")
@@ -255,6 +255,6 @@ def _read_dataset(given: Any, where: str, key: str, known: Mapping[str, Dataset]
         task=task,
         samples=entry.samples,
         tokens=entry.tokens,
-        splittable=entry.splittable and entry.adapter not in ("inspect", "opencompass"),
+        splittable=entry.splittable,
         settings=dict(settings),
     )

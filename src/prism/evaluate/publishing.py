@@ -15,7 +15,7 @@ class Publisher:
 
     def __init__(self, folder: Path, pushes: Sequence[Push], say: Callable[[str], None]) -> None:
         self._folder, self._say = folder, say
-        self._outbox = Outbox(pushes, say)
+        self._outbox = Outbox(pushes, folder, say)
         self._told: set[tuple[str, str, str]] = set()
 
     def publish(self, now: Evaluation) -> None:
@@ -29,3 +29,7 @@ class Publisher:
                     f"step {r.before_step}: {r.sigmas:.1f} standard errors worse"
                 )
         self._outbox.send(board.scores, board.regressions)
+
+    def close(self) -> None:
+        """Send what waits."""
+        self._outbox.close()

@@ -103,7 +103,7 @@ class IncidentBook:
         shown = {sighting.key for sighting in look.sightings}
         for found in self._of_source(look.source) if look.alive else ():
             for witness in found.witnesses:
-                if witness.source == look.source and witness.key not in shown and witness.sight == "sees":
+                if witness.source == look.source and witness.key not in shown and witness.sight != "well":
                     found = self._miss(found, witness, look)
             self._put(found)
         for sighting in look.sightings:
@@ -127,7 +127,7 @@ class IncidentBook:
         return bool(found.job_key) and found.job_key == studied.job_key
 
     def _see(self, look: Look, sighting: Sighting) -> None:
-        found = self._find(look.source, sighting)
+        found = self._find(look.source, sighting, look.tool)
         if found is None:
             if not sighting.well or look.now_ns - sighting.until_ns < self.config.expire_ns:
                 self._put(self._begin(look, sighting))  # what is over already is kept, and told to nobody
@@ -163,16 +163,19 @@ class IncidentBook:
                             cause=sighting.cause or found.cause)  # fmt: skip
         return found
 
-    def _find(self, source: str, sighting: Sighting) -> Incident | None:
+    def _find(self, source: str, sighting: Sighting, tool: str) -> Incident | None:
         known = self._by_key.get((source, sighting.key))
         if known is not None:
             return self.incidents[known]
         for found in reversed(list(self.incidents.values())):
             if found.state == "expired" or sighting.well:
                 continue
-            if is_same_fault(found, sighting, self._job_hosts.get(found.job_key, frozenset()), self.config.merge):
+            if is_same_fault(found, sighting, tool, self._hosts_of(found), self.config.merge):
                 return found
         return None
+
+    def _hosts_of(self, found: Incident) -> frozenset[str]:
+        return self._job_hosts.get(found.job_key, frozenset())
 
     def _begin(self, look: Look, sighting: Sighting) -> Incident:
         place = sighting.place
@@ -205,7 +208,7 @@ class IncidentBook:
             return
         kind = "watch_lost" if event.tool == "watch" and event.state != "damaged" else "source_lost"
         suffix = f"; {lost} open {'incident is' if lost == 1 else 'incidents are'} lost sight of" if lost else ""
-        before = self._find(event.source, _SOURCE_SIGHTING)
+        before = self._find(event.source, _SOURCE_SIGHTING, event.tool)
         look = Look(now_ns=event.now_ns, source=event.source, tool=event.tool, at_ns=event.now_ns, holds_ns=0)
         sighting = replace(
             _SOURCE_SIGHTING, kind=kind, place=Place(type="source", id=event.source), since_ns=event.since_ns,
@@ -221,7 +224,7 @@ class IncidentBook:
 
     def _see_source(self, look: Look) -> None:
         """A source that can be read again is well."""
-        found = self._find(look.source, _SOURCE_SIGHTING)
+        found = self._find(look.source, _SOURCE_SIGHTING, look.tool)
         if found is not None and found.witnesses[0].sight != "well":
             self._put(_set_sight(found, found.witnesses[0], "well", f"{look.source} is read again"))
 

@@ -23,13 +23,15 @@ class MergeConfig:
     shared_hosts: float = 0.5  # of the larger set, for two names of one job
 
 
-def is_same_fault(incident: Incident, sighting: Sighting, job_hosts: frozenset[str], config: MergeConfig) -> bool:
-    """Whether a sighting is of this incident. `job_hosts`: of the incident's job, as far as they are known."""
+def is_same_fault(
+    incident: Incident, sighting: Sighting, tool: str, job_hosts: frozenset[str], config: MergeConfig
+) -> bool:
+    """Whether what a tool sees is this incident. `job_hosts`: of the incident's job, as far as they are known."""
     if not _same_family(incident.kind, sighting.kind):
         return False
     slack_ns = config.again_ns if incident.place == sighting.place else config.slack_ns
     apart = sighting.since_ns > incident.until_ns + slack_ns or sighting.until_ns < incident.since_ns - slack_ns
-    if apart or not _same_job(incident, sighting, job_hosts, config):
+    if apart or not _same_job(incident, sighting, tool, job_hosts, config):
         return False
     return _same_place(incident, sighting)
 
@@ -39,13 +41,18 @@ def _same_family(first: str, second: str) -> bool:
     return first == second or (a.family == b.family and a.family in ("slow", "network", "stopped"))
 
 
-def _same_job(incident: Incident, sighting: Sighting, job_hosts: frozenset[str], config: MergeConfig) -> bool:
+def _same_job(
+    incident: Incident, sighting: Sighting, tool: str, job_hosts: frozenset[str], config: MergeConfig
+) -> bool:
     if incident.job_key == sighting.job_key:
         return True
     if not incident.job_key or not sighting.job_key:
         return kind_of(sighting.kind).family in ("host", "risk", "source")
     # One look names its jobs apart; only different sources call one job by two names.
     if incident.job_key.rpartition("~")[0] == sighting.job_key.rpartition("~")[0]:
+        return False
+    # The network does not tell names, so a job gets one from each look; a supervised run is called by its own.
+    if tool == "supervise" and any(witness.tool == tool for witness in incident.witnesses):
         return False
     theirs = frozenset(sighting.job_hosts)
     larger = max(len(job_hosts), len(theirs))

@@ -7,6 +7,7 @@ is read as "unknown"; an older version is brought up to date or refused by name.
 
 from __future__ import annotations
 
+import math
 import types
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields, is_dataclass
@@ -40,10 +41,10 @@ class Document(Generic[T]):
 
     def to_mapping(self, value: T) -> dict[str, Any]:
         """The document as plain values, `schema` first."""
-        return {"schema": self.schema, **cast("dict[str, Any]", msgspec.to_builtins(value))}
+        return {"schema": self.schema, **cast("dict[str, Any]", to_plain(value))}
 
     def encode(self, value: T) -> bytes:
-        """The document as one line of JSON; a number that is not finite becomes null."""
+        """The document as one line of JSON; a number that is not finite is text ("nan")."""
         return msgspec.json.encode(self.to_mapping(value))
 
     def decode(self, data: bytes | str, where: object) -> T:
@@ -60,7 +61,7 @@ class Document(Generic[T]):
             raise BadFileError(f"{where}: not a {self.name}, expected a JSON object; {self._remedy}")
         values = self._up_to_date({str(key): value for key, value in found.items()}, where)
         try:
-            return msgspec.convert(_soften(self.kind, values), self.kind)
+            return convert(_soften(self.kind, values), self.kind)
         except (msgspec.ValidationError, ValueError, TypeError, RecursionError) as error:
             raise BadFileError(f"{where}: not a whole {self.name} ({_reason(error)}); {self._remedy}") from None
 
@@ -98,6 +99,24 @@ class Document(Generic[T]):
                 )
             values = self.upgrades[step](values)
         return values
+
+
+def convert(value: object, kind: type[T]) -> T:
+    """Plain values as what a dataclass declares; raises ValueError."""
+    return msgspec.convert(value, kind, strict=False)  # not strict: "nan" is a float, 3.0 an integer
+
+
+def to_plain(value: object) -> object:
+    """Dataclasses as plain values; a number that is not finite as text."""
+    return _with_finite(msgspec.to_builtins(value))
+
+
+def _with_finite(value: Any) -> Any:
+    if isinstance(value, float):
+        return value if math.isfinite(value) else str(value)
+    if isinstance(value, dict):
+        return {key: _with_finite(part) for key, part in value.items()}
+    return [_with_finite(part) for part in value] if isinstance(value, (list, tuple)) else value
 
 
 def _reason(error: Exception) -> str:

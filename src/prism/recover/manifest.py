@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path, PurePath
-from typing import Any
+from typing import Any, cast
 
 from prism.errors import BadFileError
+from prism.records.documents import Document, convert, to_plain
 
 FORMAT = "prism.checkpoint"
 VERSION = 2  # 2 added `epoch`, `token` and what was found in the tensors; 1 is still read
@@ -46,6 +46,11 @@ class FileSum:
     num_bytes: int
     sha256: str
 
+    def __post_init__(self) -> None:
+        """Refuse a name that leads out of the folder."""
+        if PurePath(self.name).name != self.name or self.name in ("", ".", ".."):
+            raise ValueError(f"file name {self.name!r} leads elsewhere")
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Manifest:
@@ -67,27 +72,19 @@ class Manifest:
 
     def to_document(self) -> dict[str, Any]:
         """The JSON document; NaN and infinity are text."""
-        return {"schema": f"{FORMAT}/{VERSION}", **asdict(self), "health": health_document(self.health)}
+        return MANIFEST.to_mapping(self)
 
     def to_json(self) -> str:
         """The text of `manifest.json`."""
-        return json.dumps(self.to_document(), allow_nan=False)
+        return MANIFEST.encode(self).decode()
+
+
+MANIFEST = Document(name=FORMAT, version=VERSION, kind=Manifest, upgrades={1: dict})  # 2 only added
 
 
 def read_manifest(folder: Path) -> Manifest:
     """Read a checkpoint's manifest; raises BadFileError if it is not one of Prism."""
-    path = folder / MANIFEST_NAME
-    try:
-        document = json.loads(path.read_text())
-    except (OSError, ValueError, RecursionError) as error:
-        raise BadFileError(f"{path}: not a readable manifest ({_first_line(error)})") from None
-    if not isinstance(document, dict):
-        raise BadFileError(f"{path}: not a manifest, expected a JSON object")
-    check_schema(document.get("schema"), FORMAT, VERSION, path)
-    try:
-        return parse_manifest(document)
-    except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
-        raise BadFileError(f"{path}: field missing or wrong ({error!r})") from None
+    return MANIFEST.read(folder / MANIFEST_NAME)
 
 
 def check_schema(schema: object, name: str, version: int, path: Path) -> None:
@@ -100,50 +97,20 @@ def check_schema(schema: object, name: str, version: int, path: Path) -> None:
 
 
 def parse_manifest(document: Mapping[str, Any]) -> Manifest:
-    """The manifest of a JSON document; raises KeyError, TypeError or ValueError if it is malformed."""
-    return Manifest(
-        step=int(document["step"]),
-        attempt=int(document["attempt"]),
-        world_size=int(document["world_size"]),
-        time_ns=int(document["time_ns"]),
-        health=parse_health(document["health"]),
-        files=tuple(parse_file_sum(f) for f in document["files"]),
-        epoch=int(document.get("epoch", 0)),
-        token=int(document.get("token", 0)),
-    )
+    """The manifest of a JSON document."""
+    return MANIFEST.of_mapping(document, "manifest")
 
 
 def parse_file_sum(document: Mapping[str, Any]) -> FileSum:
-    """One file of a manifest; a name that leads out of the folder is refused."""
-    name = str(document["name"])
-    if PurePath(name).name != name or name in ("", ".", ".."):
-        raise ValueError(f"file name {name!r} leads elsewhere")
-    return FileSum(name=name, num_bytes=int(document["num_bytes"]), sha256=str(document["sha256"]))
+    """One file of a manifest; raises ValueError for what is none."""
+    return convert(document, FileSum)
 
 
 def health_document(health: Health) -> dict[str, Any]:
     """Health as a JSON document."""
-    return {k: str(v) if isinstance(v, float) and not math.isfinite(v) else v for k, v in asdict(health).items()}
+    return cast("dict[str, Any]", to_plain(health))
 
 
 def parse_health(document: Mapping[str, Any]) -> Health:
-    """Health from a JSON document."""
-    return Health(
-        loss=_number(document.get("loss")),
-        grad_norm=_number(document.get("grad_norm")),
-        num_not_finite=_count(document.get("num_not_finite")),
-        num_outliers=_count(document.get("num_outliers")),
-        worst=str(document.get("worst", "")),
-    )
-
-
-def _number(value: Any) -> float | None:
-    return None if value is None else float(value)
-
-
-def _count(value: Any) -> int | None:
-    return None if value is None else int(value)
-
-
-def _first_line(error: Exception) -> str:
-    return (str(error).splitlines() or [type(error).__name__])[0]
+    """Health from a JSON document; raises ValueError for what is none."""
+    return convert(document, Health)

@@ -217,10 +217,9 @@ def _look_of_run(run: Supervised, path: str, now_ns: int) -> Look:
     known = _Run(run)
     rows = [*known.attempts(), *known.end(), *known.shadows(), *known.cordons()]
     studied = []
-    if run.outcome == "done" or known.steps_s:
-        until_ns = run.updated_ns if run.outcome == "done" else known.steps_s[-1]
-        text = "the run is done" if run.outcome == "done" else f"attempt {run.attempt} reports steps: {run.best_step}"
-        studied = [Studied(job_key=known.key, hosts=run.hosts, until_ns=until_ns, text=text)]
+    if run.outcome == "done" or run.supervised:
+        text = "the run is done" if run.outcome == "done" else f"its supervisor runs again: attempt {run.attempt}"
+        studied = [Studied(job_key=known.key, hosts=run.hosts, until_ns=run.updated_ns, text=text)]
     return Look(now_ns=now_ns, source=path, tool="supervise", at_ns=run.updated_ns, sightings=tuple(rows),
                 studied=tuple(studied), holds_ns=0 if run.supervised else DAY_NS)  # fmt: skip
 

@@ -24,6 +24,7 @@ _NAMES = {
     "what_if.words": ("apply_change",),
     "what_if.comparison": ("Comparison", "compare_plans"),
     "chakra": ("export_chakra",),
+    "chakra_reading": ("read_chakra",),
     "cluster": ("Cluster",),
     "cluster_file": ("load_cluster",),
     "calibration": ("Calibration", "read_calibration"),

@@ -22,12 +22,12 @@ from prism.simulate.structure import check_structure
 
 VERSION = "0.0.4"
 _COMPUTE, _SEND, _RECV, _COLLECTIVE = 4, 5, 6, 7  # NodeType
-_COLLECTIVE_TYPES = {
+COLLECTIVE_TYPES = {
     "all_reduce": 0, "reduce": 1, "all_gather": 2, "gather": 3, "scatter": 4, "broadcast": 5, "all_to_all": 6,
     "reduce_scatter": 7, "barrier": 9,
 }  # fmt: skip
 _NODE_TYPES = {"compute": _COMPUTE, "host": _COMPUTE, "send": _SEND, "recv": _RECV}
-_NODE_TYPES |= dict.fromkeys(_COLLECTIVE_TYPES, _COLLECTIVE)
+_NODE_TYPES |= dict.fromkeys(COLLECTIVE_TYPES, _COLLECTIVE)
 _INT32, _INT64, _BOOL, _TEXT = 7, 9, 27, 29  # fields of AttributeProto
 
 
@@ -109,7 +109,7 @@ def _encode_rank(nodes: _Nodes, rank: int, seats: dict[str, tuple[int, int]], gr
     group, other = _resolve_peers(ops, seats, groups)
     sends, receives = types == _SEND, types == _RECV
     message, collective = sends | receives, types == _COLLECTIVE
-    coll_type = kind.replace_strict(_COLLECTIVE_TYPES, default=0, return_dtype=pl.Int64).to_numpy()
+    coll_type = kind.replace_strict(COLLECTIVE_TYPES, default=0, return_dtype=pl.Int64).to_numpy()
     size = ops["bytes"].to_numpy()
     body: Columns = varints.encode_integer(1, np.arange(count))
     body += varints.encode_integer(3, types)

@@ -86,9 +86,9 @@ def test_kueue_is_asked_in_the_version_that_its_cluster_prefers(
     ("settings", "message"),
     [
         ({}, "no job table is given"),
-        ({"source": "lsf"}, "--from 'lsf' is not known; give one of sacct, kubernetes, kueue"),
+        ({"source": "lsf"}, "--system 'lsf' is not known; give one of sacct, kubernetes, kueue"),
         ({"source": "sacct", "traces": [Path("x.csv")]}, "are both given"),
-        ({"traces": [Path("x.csv")], "every": 5}, "are for --from"),
+        ({"traces": [Path("x.csv")], "every": 5}, "are for --system"),
         ({"source": "sacct", "every": 0}, "expected at least 1 second"),
         ({"traces": [Path("x.csv")], "cluster": ["a", "b"]}, "given 2 times for 1 traces"),
     ],

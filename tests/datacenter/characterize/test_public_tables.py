@@ -474,9 +474,9 @@ def test_jobs_stand_for_their_pods_and_kueue_workloads_for_both(tmp_path: Path) 
         ('{"apiVersion": "v1", "kind": "NodeList", "items": [{"metadata": {}}]}', "it holds 'Node'"),
         ('{"apiVersion": "v1", "kind": "A\\nB", "metadata": {}}', r"it holds 'A\\nB'"),
         ('{"apiVersion": "v1", "kind": "Pod", "metadata": {"name": 1}}', "without the fields of a pod"),
-        ('{"jobs": [{"job_id": 1}]}', "holds none as sacct --json writes them"),
+        ('{"jobs": [{"job_id": 1}]}', "no column for 'gpus'"),
         ('{"jobs": [{"time": 1, "tres": 2}]}', "a job without the fields that sacct --json gives"),
-        ('[{"a": {"b": 1}}]', "records without plain values"),
+        ('[{"a": {"b": 1}}]', "no column for 'gpus'"),
     ],
 )
 def test_json_that_holds_no_jobs_is_said_to(tmp_path: Path, text: str, message: str) -> None:

@@ -16,8 +16,9 @@ from prism.cli.main import app
 from prism.datacenter.predict import AdviceConfig, Forecast, RiskRound, WatchConfig, advise, gather_nodes
 from prism.datacenter.predict.advice import count_spares, kubernetes_commands, slurm_commands
 from prism.datacenter.predict.counters import make_counters
-from prism.datacenter.predict.forecast import PredictConfig, Risk, predict
+from prism.datacenter.predict.forecast import Risk, predict
 from prism.datacenter.predict.history import DAY_NS, add_counters, make_history
+from prism.datacenter.predict.level import PredictConfig
 from prism.datacenter.predict.replaying import TraceConfig, replay_history
 from prism.datacenter.predict.watching import RiskWatch
 from prism.errors import InputError

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-from collections import Counter
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -16,8 +14,7 @@ from proving.drills.__main__ import DRILLS, why_not
 from proving.drills.process_drills import Script
 from proving.drills.slurm_cluster import why_no_slurm
 from proving.drills.slurm_drill import lose_slurm_node
-from proving.drills.soak_faults import FAULTS, STEPS_PER_FAULT, draw
-from proving.drills.soak_ledger import FaultNote, Ledger, Tally, fingerprint, summarize
+from proving.drills.soak import KINDS, SAVE_EVERY, End, draw, is_right
 
 EVERYDAY = ("kill-tree", "nan")  # a bug of the program is tested without torch in test_supervised_runs.py
 
@@ -57,23 +54,26 @@ def test_a_job_on_slurm_goes_on_without_the_node_it_lost(tmp_path: Path):
     lose_slurm_node(tmp_path)
 
 
-def test_the_soak_of_200_faults_draws_every_kind_and_the_same_again():
-    drawn = [fault for seed in range(20) for fault in draw(10, seed)]
-    assert drawn == [fault for seed in range(20) for fault in draw(10, seed)]
-    counts = Counter(fault.name for fault in drawn)
-    assert set(counts) == set(FAULTS) and min(counts.values()) >= 10
-    assert all(1 <= fault.ahead < STEPS_PER_FAULT for fault in drawn)  # so that a run has steps for all its faults
+def test_the_soak_draws_the_same_again_and_every_kind_of_fault_and_size():
+    drawn = [draw(seed, (2, 4, 8), mounts=True) for seed in range(34)]
+    assert drawn == [draw(seed, (2, 4, 8), mounts=True) for seed in range(34)]
+    assert {training.ranks for training in drawn} == {2, 4, 8} and {one.saves for one in drawn} == {"own", "loop"}
+    assert sum(one.small_memory for one in drawn) >= 10
+    faults = [fault for training in drawn for fault in training.faults]
+    assert {fault["kind"] for fault in faults} == set(KINDS) and len(faults) >= 200
+    since_save = [int(str(fault["step"])) % SAVE_EVERY for fault in faults]
+    assert sum(steps > SAVE_EVERY / 2 for steps in since_save) > 60, "kills long after saves, too"
 
 
-def test_a_soak_goes_on_from_its_ledger_and_tells_which_code_was_under_test(tmp_path: Path):
-    path = tmp_path / "soak.jsonl"
-    old = {"program": "prism", "seed": 1, "faults": 1, "finished": True, "equal": True}  # as it was written before
-    path.write_text(json.dumps(old) + "\n")
-    note = FaultNote(name="kill a rank", step=12, kept=10, restored=5, seconds=3.0)
-    tally = Tally(program="prism", seed=2, faults=1, finished=True, equal=True, code=fingerprint(), notes=[note])
-    Ledger(path).add(tally)
-    again = Ledger(path)
-    assert again.has("prism", 1) and again.has("prism", 2) and not again.has("torchrun", 2)
-    assert again.tallies[1] == tally
-    text = "\n".join(summarize(again.tallies, 1))
-    assert "checkpoints lost 1 of 1 faults" in text and fingerprint() in text
+def test_a_run_of_the_soak_is_right_only_with_the_weights_of_the_run_without_faults():
+    alone = End(runner="alone", code=0, result="abc", met=0, pages=0, seconds=1.0)
+    right = replace(alone, runner="prism", met=6)
+    assert is_right(right, alone)
+    for wrong in (
+        replace(right, result="abd"),
+        replace(right, result=""),
+        replace(right, code=1),
+        replace(right, pages=1),
+    ):
+        assert not is_right(wrong, alone)
+    assert not is_right(replace(right, code=None), alone) and not is_right(right, replace(alone, result=""))

@@ -6,8 +6,9 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from prism.datacenter.characterize.fields import GPU_UNITS, TIME_UNITS
+from prism.datacenter.characterize.fields import DATE_ORDERS, GPU_UNITS, TIME_UNITS
 from prism.datacenter.characterize.formats import SACCT_FORMAT, recognise
+from prism.datacenter.characterize.words import guess_fields
 from prism.errors import BadConfigError, BadFileError
 
 # Names are compared without case and punctuation ("nvidia.com/gpu" is "nvidiacomgpu"). Where a table has several
@@ -28,10 +29,10 @@ ALIASES: Mapping[str, tuple[str, ...]] = {
         "submittime", "submittedtime", "submit", "submitted", "submittedat", "creationtimestamp",
         "metadatacreationtimestamp", "created", "createdat", "creationtime", "submitns", "timestamp",
     ),
-    "start": ("starttime", "start", "started", "startedat", "statusstarttime", "startns", "scheduledtime"),
+    "start": ("starttime", "start", "started", "startedat", "statusstarttime", "startns", "scheduledtime", "stime"),
     "end": (
         "endtime", "end", "ended", "endedat", "completiontime", "statuscompletiontime", "finishedat", "finishtime",
-        "endns", "deletiontime",
+        "endns", "deletiontime", "obittime",
     ),
     "duration": ("duration", "durations", "elapsedraw", "elapsed", "runtime", "executiontime"),
     "queue": ("queue", "queues", "queuetime", "waittime", "queuedelay", "pendingtime", "planned", "reserved"),
@@ -44,6 +45,8 @@ ALIASES: Mapping[str, tuple[str, ...]] = {
 
 _MOMENTS = ("submit", "start", "end")
 _LENGTHS = ("duration", "queue", "gpu_time", "restart")
+
+_GUESSED = ("gpus", "submit", "start", "end", "duration", "state", "user", "job", "node_list")
 
 _FIELD_OF = {alias: (name, rank) for name, aliases in ALIASES.items() for rank, alias in enumerate(aliases)}
 
@@ -61,6 +64,7 @@ class ColumnMap:
     unit_stated: bool = True
     gpu_time_counts: bool = False
     whole_window: bool = False
+    states: Mapping[str, str] = field(default_factory=dict)  # a table's own words for a job's end
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -103,6 +107,7 @@ def parse_choices(texts: Sequence[str]) -> dict[str, ColumnChoice]:
 
 def _check_unit(name: str, unit: str, item: str) -> str:
     known: Mapping[str, float] = TIME_UNITS if name in (*_MOMENTS, *_LENGTHS) else {}
+    known = {**known, **dict.fromkeys(DATE_ORDERS, 1.0)} if name in _MOMENTS else known
     known = GPU_UNITS if name in ("gpus", "share") else known
     if unit not in known:
         allowed = ", ".join(known) or "none for this field"
@@ -136,6 +141,9 @@ def map_columns(
     # One column has one meaning: the format or the user overrides the aliases.
     own = {wanted: header[squashed.index(key)] for wanted, key in table.fields.items() if key in squashed}
     column_of = {f: c for f, c in column_of.items() if c not in own.values()} | own
+    missing = set(ALIASES) - set(column_of)
+    guessed = guess_fields([name for name in header if name not in column_of.values()], missing)
+    column_of |= {name: column for name, column in guessed.items() if name in _GUESSED}
     if table.name == "slurm":
         column_of.pop("reason", None)  # sacct's Reason is why a job waited, not why it failed.
     units = {wanted: unit for wanted, unit in table.units.items() if wanted in column_of}
@@ -148,7 +156,7 @@ def map_columns(
     }:
         raise BadFileError(
             f"{where}: these columns of sacct tell neither GPUs nor times ({_show(header)}); "
-            f"export with: sacct --allusers --parsable2 --format={SACCT_FORMAT}"
+            f"export with: sacct --allusers --parsable2 --format={SACCT_FORMAT}, or say --map gpus=COLUMN,start=COLUMN"
         )
     _require(column_of, header, where)
     named = {name: field_of[key][0] for name, key in zip(header, squashed, strict=True) if key in field_of}
@@ -163,6 +171,7 @@ def map_columns(
         unit_stated=table.unit_stated or bool(choices),
         gpu_time_counts=table.gpu_time_counts,
         whole_window=table.whole_window,
+        states=table.states,
     )
 
 

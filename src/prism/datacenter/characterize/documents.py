@@ -26,10 +26,11 @@ def read_json_table(path: Path) -> pl.DataFrame:
         return _read_records(document, path)
     if kubernetes.is_kubernetes(document):
         return kubernetes.read_objects([document], str(path))
-    if isinstance(document, dict) and isinstance(document.get("jobs"), list):
-        if any(isinstance(job, dict) and "time" in job and "tres" in job for job in document["jobs"]):
-            return slurm.read_json(document, str(path))
-        raise BadFileError(f"{path}: 'jobs' holds none as sacct --json writes them; known are {_KNOWN}")
+    records = find_records(document)
+    if any("time" in job and "tres" in job for job in records):
+        return slurm.read_json(document, str(path))
+    if records:
+        return _read_records(records, path)
     raise BadFileError(f"{path}: JSON of a kind that is not known; known are {_KNOWN}, or a list of flat records")
 
 
@@ -66,11 +67,40 @@ def _load_each(text: str) -> list[Any] | None:
     return found or None
 
 
+def find_records(document: Any) -> list[dict[str, Any]]:
+    """The longest list of objects, or object of objects, at the top of a document."""
+    if not isinstance(document, dict):
+        return []
+    lists: list[list[Any]] = [value for value in document.values() if isinstance(value, list)]
+    # `qstat -F json` and others key their jobs by id.
+    lists += [[{"job_id": k, **v} for k, v in value.items() if isinstance(v, dict)]
+              for value in document.values() if isinstance(value, dict)]  # fmt: skip
+    found = [part for part in lists if part and all(isinstance(record, dict) for record in part)]
+    return max(found, key=len, default=[])
+
+
 def _read_records(records: list[dict[str, Any]], path: Path) -> pl.DataFrame:
-    """Flat records as a table; what is nested within them is left out."""
-    names = list(dict.fromkeys(name for record in records for name in record))
-    flat = [name for name in names if not any(isinstance(record.get(name), dict | list) for record in records)]
-    if not flat:
+    """Records as a table, all text; what is nested within them is named by its path."""
+    flat = [flatten(record) for record in records]
+    names = list(dict.fromkeys(name for row in flat for name in row))
+    if not names:
         raise BadFileError(f"{path}: records without plain values; known are {_KNOWN}, or a list of flat records")
-    rows = [[None if record.get(name) is None else str(record[name]) for name in flat] for record in records]
-    return pl.DataFrame(rows, schema=dict.fromkeys(flat, pl.String), orient="row")
+    rows = [[row.get(name) for name in names] for row in flat]
+    return pl.DataFrame(rows, schema=dict.fromkeys(names, pl.String), orient="row")
+
+
+def flatten(record: dict[str, Any], within: str = "", depth: int = 0) -> dict[str, str | None]:
+    """The plain values of a record by path; a number that says whether it is set is that number or nothing."""
+    found: dict[str, str | None] = {}
+    for key, value in record.items():
+        name = f"{within}.{key}" if within else str(key)
+        if isinstance(value, dict) and {"set", "number"} <= value.keys():
+            is_known = value["set"] and not value.get("infinite") and value["number"]
+            found[name] = str(value["number"]) if is_known else None
+        elif isinstance(value, dict) and depth < 4:
+            found |= flatten(value, name, depth + 1)
+        elif isinstance(value, list) and all(isinstance(part, str) for part in value):
+            found[name] = ",".join(value[:1]) if "state" in key.lower() else ",".join(value)
+        elif not isinstance(value, dict | list):
+            found[name] = None if value is None else str(value)
+    return found

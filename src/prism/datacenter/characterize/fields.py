@@ -8,6 +8,9 @@ from dataclasses import dataclass
 
 import polars as pl
 
+from prism.datacenter.characterize.accounting import count_chunks
+from prism.errors import BadRowError
+
 MISSING = ("", "unknown", "none", "n/a", "null", "nan", "nat", "-", "--", "<none>", "\\n", "invalid")
 NS = 1_000_000_000
 TIME_UNITS: Mapping[str, int] = {  # in nanoseconds
@@ -16,11 +19,16 @@ TIME_UNITS: Mapping[str, int] = {  # in nanoseconds
 GPU_UNITS: Mapping[str, float] = {"gpu": 1.0, "percent": 0.01, "milli": 0.001}
 
 _GPU_FORMS = (
-    re.compile(r"^(\d+(?:\.\d+)?)\s*[x×*]\s*[A-Za-z][\w.-]*$"),  # 8xA100
+    re.compile(r"^(\d+(?:\.\d+)?)\s*[x×*]\s*[A-Za-z][\w. -]{0,60}$"),  # 8xA100, 8 x NVIDIA H100
+    re.compile(r"^(\d+(?:\.\d+)?)\s*gpus?$", re.IGNORECASE),
+    re.compile(r"^\{['\"][\w. -]{1,60}['\"]: ?(\d+(?:\.\d+)?)\}$"),  # {'H100': 8}
     re.compile(r"^[A-Za-z][\w.-]*?\s*[x×*:]\s*(\d+(?:\.\d+)?)$"),  # A100x8, gpu:8
     re.compile(r"^(?:gres[:/])?gpu(?::[\w.-]+)?:(\d+)(?:\([^)]*\))?$"),  # gpu:a100:4(S:0-1)
     re.compile(r"^nvidia\.com/gpu\s*[:=]\s*(\d+)$"),
 )
+_TIMES = re.compile(r"^(\d{1,6})x ?\[[\w.-]{1,60}:(\d{1,6})(?:,[^\]]{0,200})?\]$")  # SkyPilot: 2x[H100:8]
+_TRES_IDS = re.compile(r"^\d+=\d+(?:,\d+=\d+)*$")  # as Slurm's database writes them; 1001 is the first of a site
+_CHUNKS = re.compile(r"^[\w.:=+-]*n?gpus=\d+[\w.:=+-]*$")
 _TRES_GENERIC = re.compile(r"(?:^|,)(?:gres/)?gpu=(\d+(?:\.\d+)?)")
 _TRES_TYPED = re.compile(r"(?:^|,)gres/gpu:([^=,]+)=(\d+(?:\.\d+)?)")
 # MIG profiles: "3g.20gb", also as NVML, Slurm and Kubernetes write them ("a100_1g.5gb", "mig-1g.10gb.me").
@@ -35,6 +43,19 @@ _MOMENT = (
 _LENGTH = (
     r"^(?:(?P<days>\d+)(?:-| days? ,?\s*| days?, ))?(?:(?P<hours>\d+):)?(?P<minutes>\d+):(?P<seconds>\d+(?:\.\d+)?)$"
 )
+
+
+DATE_ORDERS = ("dmy", "mdy")
+_NUMERIC_DATE = (
+    r"^(?P<first>\d{1,2})(?P<mark>[./-])(?P<second>\d{1,2})[./-](?P<year>\d{4}|\d{2})"
+    r"(?:,?[T ]\s*(?P<hour>\d{1,2})(?P<rest>:\d{2}(?::\d{2})?)(?:\.\d+)?\s*(?P<half>[AaPp][Mm])?)?$"
+)
+_NAMED_DATE = (
+    r"^(?:[A-Z][a-z]{2},? +)?(?:(?P<before>\d{1,2})[ -])?(?P<month>[A-Z][a-z]{2})[a-z]{0,6}[ -]+"
+    r"(?:(?P<after>\d{1,2}),? +)?"
+    r"(?P<year>\d{4})?,? *(?P<clock>\d{2}:\d{2}:\d{2})?(?: [A-Z]{3,4})? *(?P<last>\d{4})?(?: L)?$"
+)
+_MONTHS = {name: i for i, name in enumerate(re.findall("...", "janfebmaraprmayjunjulaugsepoctnovdec"), 1)}
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,6 +87,12 @@ def parse_gpu_count(text: str) -> float | None:
         return number if 0 <= number < 1e9 else None
     except ValueError:
         pass
+    if found := _TIMES.match(text):
+        return float(found.group(1)) * float(found.group(2))
+    if _TRES_IDS.match(text):
+        return float(dict(part.split("=") for part in text.split(",")).get("1001", 0))
+    if _CHUNKS.match(text):
+        return float(count_chunks(text))
     for form in _GPU_FORMS:
         if found := form.match(text):
             return float(found.group(1)) * (mig_share(text) or 1.0)
@@ -99,6 +126,7 @@ def parse_gpu_counts(text: pl.Series, unit: str = "gpu") -> pl.Series:
 
 def parse_lengths(text: pl.Series, unit: str = "s") -> pl.Series:
     """Seconds of a column of numbers in a unit, or of [DD-]HH:MM:SS; null where missing or unknown."""
+    text = text.str.strip_suffix(" second(s)")  # LSF
     numbers = text.cast(pl.Float64, strict=False) * (TIME_UNITS[unit] / NS)
     if numbers.null_count() == text.null_count():
         return numbers.set(~numbers.is_finite(), None)
@@ -112,8 +140,57 @@ def parse_lengths(text: pl.Series, unit: str = "s") -> pl.Series:
     return numbers.set(~numbers.is_finite(), None).fill_null(seconds)
 
 
+def find_date_order(text: pl.Series, at_most: int = 200_000) -> str | None:
+    """Whether days or months come first in dates such as 13.02.2024, from a column's values; "" where all fit both."""
+    found = text.drop_nulls().head(at_most).str.strip_chars().str.extract_groups(_NUMERIC_DATE).struct.unnest()
+    given, found = len(found), found.drop_nulls("first")
+    if 2 * found.height <= given:
+        return None  # a few cells that look like this are damaged cells of another form
+    first, second = (found[name].cast(pl.Int64).max() or 0 for name in ("first", "second"))
+    if (found["mark"] == ".").any() or first > 12:  # type: ignore[operator]
+        return "dmy"
+    return "mdy" if second > 12 or found["half"].is_not_null().any() else ""  # type: ignore[operator]
+
+
+def _rewrite_dates(text: pl.Series, order: str) -> pl.Series:
+    """Dates with the day or the month first, or with the month's name, as YYYY-MM-DD HH:MM:SS."""
+    parts = text.str.strip_chars().str.extract_groups(_NUMERIC_DATE).struct.unnest()
+    day, month = ("first", "second") if order == "dmy" else ("second", "first")
+    named = text.str.strip_chars().str.extract_groups(_NAMED_DATE).struct.unnest()
+    number = named["month"].str.to_lowercase().replace_strict(_MONTHS, default=None, return_dtype=pl.Int64)
+    hour = parts["hour"].cast(pl.Int64)
+    half = parts["half"].str.to_lowercase()
+    turned = pl.when(half == "pm").then(hour % 12 + 12).when(half == "am").then(hour % 12).otherwise(hour).fill_null(0)
+    year = parts["year"].cast(pl.Int64)
+    numeric = pl.format(
+        "{}-{}-{} {}:{}{}",
+        pl.when(year < 100).then(year + 2000).otherwise(year),
+        parts[month].str.zfill(2),
+        parts[day].str.zfill(2),
+        turned.cast(pl.String).str.zfill(2),
+        parts["rest"].str.slice(1, 2).fill_null("00"),
+        parts["rest"].str.slice(3, 3).fill_null(""),
+    )
+    by_name = pl.format(
+        "{}-{}-{} {}",
+        pl.coalesce(pl.lit(named["year"]), pl.lit(named["last"])),
+        number.cast(pl.String).str.zfill(2),
+        pl.coalesce(pl.lit(named["before"]), pl.lit(named["after"])).str.zfill(2),
+        named["clock"].fill_null("00:00:00"),
+    )
+    return pl.select(pl.coalesce(numeric, by_name, pl.lit(text))).to_series().alias(text.name)
+
+
 def parse_moments(text: pl.Series, zone: str | None, unit: str | None = None) -> Moments:
     """Times of a column; those without a zone are in `zone`, or in UTC if none is given."""
+    order = unit if unit in DATE_ORDERS else find_date_order(text)
+    if order == "":
+        raise BadRowError(
+            f"'{text.name}': days and months cannot be told apart (no number above 12), "
+            f"as in {text.drop_nulls()[0]!r}; say which with --map {text.name}=COLUMN:dmy or :mdy"
+        )
+    if order or (len(text.drop_nulls()) and re.search("[A-Za-z]{3} |-[A-Za-z]{3}-", text.drop_nulls()[0])):
+        text, unit = _rewrite_dates(text, order or "dmy"), None
     present = text.drop_nulls()
     if len(present) and present[0].strip().lower() in MISSING:
         present = present.filter(~is_missing(present))

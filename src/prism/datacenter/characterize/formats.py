@@ -18,11 +18,18 @@ class TableFormat:
     note: str | None = None
     unit_stated: bool = True  # False: the publisher does not say in what unit bare numbers are
     gpu_time_counts: bool = False  # the GPU-time column is more accurate than GPUs times duration
+    states: Mapping[str, str] = field(default_factory=dict)  # its own words for a job's end
     whole_window: bool = False  # an empty start or end is outside the time that the table covers
 
 
 def _columns(names: str) -> frozenset[str]:
     return frozenset(name.replace("_", "").lower() for name in names.split())
+
+
+def enumerate_states() -> dict[str, str]:
+    """The numbers that Slurm's database writes for states (slurm.h, enum job_states)."""
+    words = "pending running suspended completed cancelled failed timeout node_fail preempted boot_fail deadline oom"
+    return {str(number): word for number, word in enumerate(words.split())}
 
 
 # Sources, for the column names and units: the README of each release (alibaba/clusterdata, AcmeTrace, HeliosData,
@@ -95,6 +102,41 @@ FORMATS: tuple[TableFormat, ...] = (
         fields={"submit": "timestamp"},
         note="The table does not say whether timestamp is submission or start; it is read as submission, and queueing "
         "is not known. Clusters are Philly's virtual clusters.",
+    ),
+    TableFormat(
+        name="slurmdbd",
+        needs=_columns("id_job state time_start time_end tres_alloc"),
+        fields={
+            "job": "idjob",
+            "user": "iduser",
+            "submit": "timesubmit",
+            "start": "timestart",
+            "end": "timeend",
+            "gpus": "tresalloc",
+            "state": "state",
+        },
+        states=dict(enumerate_states()),
+        note="TRES 1001, the first that a site defines, is read as gres/gpu; if tres_table differs, export with sacct.",
+    ),
+    TableFormat(
+        name="pbs",
+        needs=_columns("jobstate ctime stime"),
+        states={"F": "completed", "R": "running", "E": "running", "Q": "pending", "H": "pending", "X": "completed"},
+        note="PBS's F is finished, whatever the exit status.",
+    ),
+    TableFormat(
+        name="htcondor",
+        needs=_columns("JobStatus QDate CompletionDate"),
+        any_of=_columns("RequestGpus RequestGPUs"),
+        fields={
+            "submit": "qdate",
+            "start": "jobstartdate",
+            "end": "completiondate",
+            "user": "owner",
+            "job": "clusterid",
+        },
+        states={"1": "pending", "2": "running", "3": "cancelled", "4": "completed", "5": "pending"},
+        note="JobStatus 4 is read as completed, whatever the exit code.",
     ),
     TableFormat(
         name="slurm",

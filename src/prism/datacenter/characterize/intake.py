@@ -123,7 +123,10 @@ def parse_rows(
         return parse_lengths(text, units.get(text.name, "s"))
 
     def moments(text: pl.Series) -> Moments:
-        return parse_moments(text, options.time_zone, units.get(text.name))
+        try:
+            return parse_moments(text, options.time_zone, units.get(text.name))
+        except BadRowError as error:
+            raise BadRowError(f"{trace.path}: {error}") from None
 
     def counts(text: pl.Series) -> pl.Series:
         return parse_gpu_counts(text, units.get(text.name, "gpu"))
@@ -132,7 +135,9 @@ def parse_rows(
         **dict.fromkeys(("gpus", "share"), counts),
         **dict.fromkeys(("duration", "queue", "gpu_time", "restart", "instances"), lengths),
         **dict.fromkeys(("submit", "start", "end"), moments),
-        "state": lambda text: map_distinct(text, name_state, pl.Enum(JOB_STATES)),
+        "state": lambda text: map_distinct(
+            text, lambda word: name_state(trace.columns.states.get(word.strip(), word)), pl.Enum(JOB_STATES)
+        ),
         "type": lambda text: map_distinct(text, lambda t: name_type(t) or t.strip() or None, pl.Categorical()),
     }
     names = [name for name in rows.columns if name in parsers]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import polars as pl
@@ -14,6 +14,8 @@ COLUMNS = (
     "name", "user", "state", "gpus", "creationTimestamp", "startTime", "completionTime", "node_list", "reason", "kind",
 )  # fmt: skip
 _WHOLE_GPUS = ("nvidia.com/gpu", "amd.com/gpu", "gpu.intel.com/i915", "gpu.intel.com/xe", "habana.ai/gaudi")
+_LASTING = ("Deployment", "ReplicaSet", "StatefulSet", "DaemonSet", "CronJob", "Workload")
+_COUNTS = ("replicas", "parallelism", "numNodes", "count")
 _OWNERS = ("kueue.x-k8s.io/queue-name", "user", "owner", "app.kubernetes.io/created-by")
 Object = Mapping[str, Any]
 
@@ -70,10 +72,33 @@ def _choose(latest: Mapping[str, tuple[Object, bool]]) -> list[tuple[Object, boo
     kept = [pair for pair in latest.values() if pair[0].get("kind") == "Workload"]
     if kept:
         return kept
-    jobs = [pair for pair in latest.values() if pair[0].get("kind") == "Job"]
+    jobs = [pair for pair in latest.values() if _is_job(pair[0])]
     own = {(item.get("metadata") or {}).get("uid") for item, _ in jobs}
     pods = [pair for pair in latest.values() if pair[0].get("kind") == "Pod"]
     return jobs + [pair for pair in pods if not own & {owner.get("uid") for owner in _owners(pair[0])}]
+
+
+def _is_job(item: Object) -> bool:
+    """A job of any operator: its specification has templates of pods, and it is none of what runs for ever."""
+    kind = str(item.get("kind"))
+    return kind not in (*_LASTING, "Pod") and any(True for _ in _find_templates(item.get("spec") or {}))
+
+
+def _find_templates(spec: Any, count: float = 1.0) -> Iterator[tuple[float, Object]]:
+    """Every pod template below a specification, with how many pods are made of it."""
+    if not isinstance(spec, dict | list):
+        return
+    if isinstance(spec, list):
+        for part in spec:
+            yield from _find_templates(part, count)
+        return
+    pods = next((spec[name] for name in _COUNTS if isinstance(spec.get(name), int | float)), 1)
+    for name, value in spec.items():
+        inner = value.get("spec") if isinstance(value, dict) else None
+        if name == "template" and isinstance(inner, dict) and "containers" in inner:
+            yield count * float(pods), inner
+        else:
+            yield from _find_templates(value, count * float(pods))
 
 
 def _owners(item: Object) -> Sequence[Object]:
@@ -83,7 +108,7 @@ def _owners(item: Object) -> Sequence[Object]:
 def _flatten(item: Object, deleted: bool) -> tuple[str | None, ...]:
     metadata = item["metadata"]
     status = item.get("status") or {}
-    read = {"Pod": _read_pod, "Job": _read_job, "Workload": _read_workload}[str(item["kind"])]
+    read = {"Pod": _read_pod, "Workload": _read_workload}.get(str(item["kind"]), _read_job)
     state, gpus, start, end, nodes, reason = read(item["spec"], status)
     if deleted and end is None:
         end, state = metadata.get("deletionTimestamp"), "deleted"
@@ -127,16 +152,27 @@ def _read_pod(spec: Object, status: Object) -> Read:
 
 
 def _read_job(spec: Object, status: Object) -> Read:
-    failed, complete = _condition(status, "Failed"), _condition(status, "Complete")
-    done = failed or complete
-    end = status.get("completionTime") or (done or {}).get("lastTransitionTime")
-    active = "Running" if status.get("active") else "Pending"
+    """A Job, or one of PyTorchJob, MPIJob, RayJob, TrainJob, JobSet, Volcano's Job and the like."""
+    failed = _condition(status, "Failed")
+    complete = _condition(status, "Complete") or _condition(status, "Succeeded") or _condition(status, "Completed")
+    phase = next((status[key] for key in ("phase", "jobStatus", "jobDeploymentStatus") if status.get(key)), None)
+    phase = (status.get("state") or {}).get("phase", phase) if isinstance(status.get("state"), dict) else phase
+    over = str(phase).lower() in ("completed", "succeeded", "failed", "aborted", "terminated", "stopped")
+    moved = (status.get("state") or {}).get("lastTransitionTime") if isinstance(status.get("state"), dict) else None
+    begun = _condition(status, "Running") or {}
+    start = status.get("startTime") or status.get("minStartTime") or begun.get("lastTransitionTime")
+    end = status.get("completionTime") or status.get("endTime")
+    end = end or (failed or complete or {}).get("lastTransitionTime") or (moved if over else None)
     why = str(failed.get("reason")) if failed else None
+    active = "Running" if status.get("active") or (begun and not end) else "Pending"
     state = (
-        "deadlineexceeded" if why == "DeadlineExceeded" else "Failed" if failed else "Complete" if complete else active
+        "deadlineexceeded" if why == "DeadlineExceeded" else "Failed" if failed else "Complete" if complete else None
     )
-    pods = float(spec.get("parallelism", 1))
-    return state, pods * count_pod_gpus(spec["template"]["spec"]), status.get("startTime"), end, None, why
+    gpus = sum(count * count_pod_gpus(pod) for count, pod in _find_templates(spec))
+    if isinstance(status.get("state"), dict) and start is None:
+        held = (c for c in status.get("conditions") or [] if c.get("status") == "Running")  # Volcano's own form
+        start = dict(next(held, {"lastTransitionTime": None}))["lastTransitionTime"]
+    return state or phase or active, gpus, start, end, None, why
 
 
 def _read_workload(spec: Object, status: Object) -> Read:

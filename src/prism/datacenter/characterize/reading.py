@@ -10,10 +10,19 @@ from pathlib import Path
 import polars as pl
 
 from prism.datacenter.characterize.capacity import MAX_BINS
+from prism.datacenter.characterize.fields import is_missing, parse_lengths
 from prism.datacenter.characterize.intake import Intake, IntakeOptions, parse_rows, take_in
 from prism.datacenter.characterize.settling import close_running
 from prism.datacenter.characterize.tally import BIN_S, Tally, merge_tallies, tally_jobs
-from prism.datacenter.characterize.trace import NotUtf8Error, OpenOptions, Trace, hash_file, open_trace, read_batches
+from prism.datacenter.characterize.trace import (
+    EXTRA,
+    NotUtf8Error,
+    OpenOptions,
+    Trace,
+    hash_file,
+    open_trace,
+    read_batches,
+)
 from prism.datacenter.characterize.units import check_units, refuse_span
 from prism.errors import BadFileError
 
@@ -57,6 +66,8 @@ def read_jobs(path: Path, opening: OpenOptions, taking: IntakeOptions) -> tuple[
     if not any(batch.height for batch in batches):
         raise BadFileError(_explain_empty(trace, Intake(), taking))
     rows = pl.concat(batches)
+    trace = _drop_names(rows.head(_PROBED_ROWS), trace)
+    rows = rows.select(name for name in rows.columns if name in trace.columns.column_of or name == EXTRA)
     trace, notes = _settle_units(rows.head(_PROBED_ROWS), trace, taking)
     return take_in(rows, trace, taking, 0)[0], notes
 
@@ -66,6 +77,17 @@ def _open(path: Path, opening: OpenOptions) -> Trace:
         return open_trace(path, opening)
     except NotUtf8Error:
         return open_trace(path, replace(opening, lossy=True))
+
+
+def _drop_names(first: pl.DataFrame, trace: Trace) -> Trace:
+    """Without a column called queue that holds the names of queues and not the time in them."""
+    if "queue" not in first.columns or "queue" in trace.columns.units:
+        return trace
+    given = first["queue"].filter(~is_missing(first["queue"]))
+    if not len(given) or parse_lengths(given).null_count() < len(given):
+        return trace
+    kept = {name: column for name, column in trace.columns.column_of.items() if name != "queue"}
+    return replace(trace, columns=replace(trace.columns, column_of=kept))
 
 
 def _settle_units(first: pl.DataFrame, trace: Trace, taking: IntakeOptions) -> tuple[Trace, tuple[str, ...]]:
@@ -80,6 +102,8 @@ def _read_once(trace: Trace, taking: IntakeOptions, advance: Callable[[int], Non
     first = pl.concat(probe) if probe else pl.DataFrame()
     notes: tuple[str, ...] = ()
     if first.height:
+        trace = _drop_names(first, trace)
+        first = first.select(name for name in first.columns if name in trace.columns.column_of or name == EXTRA)
         trace, notes = _settle_units(first, trace, taking)
     repeating = _check_repeating(first, trace, taking)
     if repeating is None:
@@ -128,6 +152,12 @@ def _read_rows(
     if until is not None:
         tallies += [tally_jobs(close_running(jobs, until)) for jobs in running if jobs.height]
     tally = merge_tallies(tallies)
+    if not (tally.cells["gpus"] > 0).any():
+        column = trace.columns.column_of["gpus"]
+        raise BadFileError(
+            f"{trace.path}: none of its {intake.jobs:,} jobs has a GPU: '{column}' is 0 or empty in every row; "
+            "say which column counts them with --map gpus=COLUMN, or give a table of GPU jobs"
+        )
     if tally.bins.height and (span := tally.bins.select(pl.col("bin").max() - pl.col("bin").min()).item()) > MAX_BINS:
         refuse_span(span * BIN_S, trace.columns, str(trace.path))
     repeats = _count_repeats(ids, intake)

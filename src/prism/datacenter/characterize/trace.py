@@ -10,7 +10,7 @@ from pathlib import Path
 
 import polars as pl
 
-from prism.datacenter.characterize import pai, slurm, swf
+from prism.datacenter.characterize import accounting, pai, slurm, swf
 from prism.datacenter.characterize.columns import Choices, ColumnMap, count_known, map_columns, squash
 from prism.datacenter.characterize.documents import read_json_table
 from prism.errors import BadFileError, MissingExtraError, say_install
@@ -99,6 +99,8 @@ def open_trace(path: Path, options: OpenOptions | None = None) -> Trace:
     _refuse_foreign(head, path)
     if not packed and slurm.has_ruler(head):
         return _hold(path, "fixed-width", slurm.read_fixed_width(_read_text(path), str(path)), options)
+    if not packed and accounting.looks_like_pbs(head):
+        return _hold(path, "pbs", accounting.read_pbs(_read_text(path), str(path)), options, accounting.NOTE)
     if not packed and swf.looks_like_swf(head):
         table, parts = swf.read_swf(_read_text(path), str(path))
         said = (

@@ -40,3 +40,6 @@ POLICIES: dict[str, Policy] = {
         Policy(name="prism", reach="lend", short_first_s=1_800.0, patience_s=3_600.0, moves=True),
     )
 }
+
+DEFAULT = "fair-share"
+"""What dispatches: no other has a lower mean wait or a better worst owner on Philly's quarters (docs/place.md)."""

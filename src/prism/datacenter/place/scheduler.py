@@ -228,7 +228,7 @@ class Scheduler:
                 continue
             if policy.reach == "rounds" and not self._asked(waiting, site, now_s):
                 continue
-            if policy.reach == "lend" and not self._alike and not self._pays(waiting, site, now_s):
+            if (policy.reach == "lend" or policy.fair) and not self._alike and not self._pays(waiting, site, now_s):
                 continue
             return waiting
         return None

@@ -20,7 +20,7 @@ _HOME = {
     "WatchConfig": "prism.datacenter.predict.watching",
     "add_counters": "prism.datacenter.predict.history",
     "Forecast": "prism.datacenter.predict.forecast",
-    "PredictConfig": "prism.datacenter.predict.forecast",
+    "PredictConfig": "prism.datacenter.predict.level",
     "Risk": "prism.datacenter.predict.forecast",
     "predict": "prism.datacenter.predict.forecast",
     "History": "prism.datacenter.predict.history",

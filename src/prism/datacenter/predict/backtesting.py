@@ -8,8 +8,9 @@ import numpy as np
 import polars as pl
 
 from prism.datacenter.predict.features import describe_parts, label_parts
-from prism.datacenter.predict.forecast import PredictConfig, predict
+from prism.datacenter.predict.forecast import predict
 from prism.datacenter.predict.history import History
+from prism.datacenter.predict.level import PredictConfig
 from prism.datacenter.predict.model import RULES, area_under_curve
 
 BACKTEST = pl.Schema(

@@ -11,27 +11,19 @@ from numpy.typing import NDArray
 
 from prism.datacenter.predict.features import Floats, Panel, describe_parts, label_parts, thin_out
 from prism.datacenter.predict.history import DAY_NS, History
+from prism.datacenter.predict.level import (
+    PredictConfig,
+    check_ranges,
+    expect_events,
+    find_gap,
+    find_range,
+    list_moments,
+    set_level,
+)
 from prism.datacenter.predict.model import RULES, Learned, area_under_curve, fit_trees, rank_share
 
 # Parts that failed recently or often fail again, in every fleet with published faults.
 _LASTING_RULES = ("latest event", "earlier events", "its neighbours' rate")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PredictConfig:
-    """The past that training uses, and the minimum of data."""
-
-    horizon_days: float = 90.0
-    step_days: float = 30.0  # between the moments used for training
-    half_life_days: float = 180.0  # after which a past moment has half the weight
-    least_events: int = 30  # parts with an event that training needs; with fewer, only rules are used
-    least_parts: int = 50
-    judge_events: float = 100.0  # needed to compare the model and the rules, over as many past moments as that takes
-    rule_errors: float = 2.0  # standard errors by which a rule must beat the model on the held-out past to replace it
-    rule_events: float = 100.0  # parts with an event at which trees and lasting rules have the same weight
-    most_moments: int = 60  # past moments used for training at most, because one wrong date could make thousands
-    most_quiet: int = 60_000  # parts without an event that training uses from one past moment
-    most_growth: float = 2.0  # largest factor by which the rate of events may grow or shrink within a horizon
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,6 +59,7 @@ class Forecast:
     reliability: tuple[Reliability, ...]
     tells_apart: bool  # whether past risks were better than chance by two standard errors
     notes: tuple[str, ...]
+    range_held: tuple[int, int] = (0, 0)  # past moments whose count lay in the range given then, of how many
 
     def reliability_json(self) -> list[dict[str, float]]:
         """Bins of a reliability diagram."""
@@ -84,6 +77,7 @@ class Forecast:
                 "past_auc": None if np.isnan(self.past_auc) else self.past_auc,
                 "expected_events": self.expected_events,
                 "expected_range": list(self.expected_range),
+                "range_held": list(self.range_held),
                 "tells_apart": self.tells_apart,
                 "reliability": self.reliability_json(),
             },
@@ -109,13 +103,15 @@ def predict(history: History, at_ns: int, config: PredictConfig | None = None) -
             tells_apart=False,
             notes=(*known.notes, "no part is in place at that moment"),
         )
-    expected = _expect_events(known, at_ns, config)
-    notes = [*known.notes, *_find_gap(known, at_ns, config)]
+    counted = expect_events(known, at_ns, config)
+    notes = [*known.notes, *find_gap(known, at_ns, config)]
     chosen = _choose(known, at_ns, panel, config, notes)
+    # The mean of forecasts that err apart: the count's own trend, and what trees expect of the parts in place now.
+    expected = float(np.exp(np.mean(np.log([max(counted, 1e-3), *chosen.levels]))))
     learned = chosen.learned
     score = learned.score(panel) if learned is not None else np.full(len(panel.part), 0.5)
     share = score if learned is not None and learned.is_probability else rank_share(score) ** 3 * 0.05
-    risk = _set_level(share, expected) if learned is not None else np.full(len(panel.part), expected / len(panel.part))
+    risk = set_level(share, expected) if learned is not None else np.full(len(panel.part), expected / len(panel.part))
     order = np.argsort(-risk, kind="stable")
     reasons = _explain(panel, risk)
     return Forecast(
@@ -132,8 +128,9 @@ def predict(history: History, at_ns: int, config: PredictConfig | None = None) -
         ),
         method=learned.name if learned is not None else "the same for all",
         past_auc=chosen.auc,
-        expected_events=float(expected),
-        expected_range=_find_range(known, at_ns, float(expected), config),
+        expected_events=expected,
+        expected_range=find_range(known, at_ns, expected, config, len(panel.part)),
+        range_held=check_ranges(known, at_ns, config, len(panel.part)),
         reliability=chosen.reliability,
         tells_apart=chosen.tells_apart,
         notes=tuple(notes),
@@ -148,6 +145,7 @@ class _Chosen:
     auc: float = float("nan")
     reliability: tuple[Reliability, ...] = ()
     tells_apart: bool = False
+    levels: tuple[float, ...] = ()  # events that trees expect: those of all past moments, and those of the last horizon
 
 
 def _judge(learned: Learned, held_score: Floats, truth: NDArray[np.bool_], expected: float) -> _Chosen:
@@ -155,7 +153,7 @@ def _judge(learned: Learned, held_score: Floats, truth: NDArray[np.bool_], expec
     auc = area_under_curve(held_score, truth)
     error = 0.5 / np.sqrt(max(int(truth.sum()), 1))
     share = held_score if learned.is_probability else rank_share(held_score) ** 3 * 0.05
-    risk = _set_level(share, max(expected, 1e-3))
+    risk = set_level(share, max(expected, 1e-3))
     order = np.argsort(risk, kind="stable")
     bins = np.searchsorted(np.cumsum(risk[order]) / risk.sum(), np.linspace(0.0, 1.0, 11)[1:-1])
     reliability = tuple(
@@ -168,7 +166,7 @@ def _judge(learned: Learned, held_score: Floats, truth: NDArray[np.bool_], expec
 
 def _choose(known: History, at_ns: int, panel: Panel, config: PredictConfig, notes: list[str]) -> _Chosen:
     """The model or a plain rule, whichever was better on the last horizon, which training did not see."""
-    moments = _training_moments(known, at_ns, config)
+    moments = list_moments(known, at_ns, config)
     panels, labels = [], []
     for number, moment in enumerate(moments):
         past = describe_parts(known, moment, config.horizon_days)
@@ -191,7 +189,7 @@ def _choose(known: History, at_ns: int, panel: Panel, config: PredictConfig, not
     rules = {name: _pool(rule, panels[:held], labels[:held]) for name, rule in RULES.items()}
     best = max(rules, key=lambda name: rules[name])
     earlier = [i for i, m in enumerate(moments) if m <= moments[held - 1] - config.horizon_days * DAY_NS]
-    expected = _expect_events(known.before(moments[0]), moments[0], config)
+    expected = expect_events(known.before(moments[0]), moments[0], config)
     judged = _Chosen(auc=rules[best])
     if sum(int(labels[i].sum()) for i in earlier) >= config.least_events:
         trees = fit_trees([panels[i] for i in earlier], [labels[i] for i in earlier], _weigh(moments, earlier, config))
@@ -208,7 +206,12 @@ def _choose(known: History, at_ns: int, panel: Panel, config: PredictConfig, not
             return _judge(rule, rule.score(panels[0]), labels[0], expected)
     every = list(range(len(moments)))
     trees = fit_trees(panels, labels, _weigh(moments, every, config))
-    return replace(judged, learned=_lean_on_rules(trees, weight, _weigh_rules(panels, labels, every)))
+    mixed = _lean_on_rules(trees, weight, _weigh_rules(panels, labels, every))
+    if int(labels[0].sum()) < config.level_events:
+        return replace(judged, learned=mixed)
+    latest = fit_trees(panels[:1], labels[:1], [1.0])
+    levels = tuple(max(float(each.score(panel).sum()), 1e-3) for each in (trees, latest))
+    return replace(judged, learned=mixed, levels=levels)
 
 
 def _knows_surroundings(panel: Panel) -> bool:
@@ -260,77 +263,9 @@ def _lean_on_rules(trees: Learned, weight: float, shares: Mapping[str, float]) -
     return Learned(name=name, score=score, is_probability=True)
 
 
-def _training_moments(known: History, at_ns: int, config: PredictConfig) -> list[int]:
-    """Moments whose whole horizon is in the past, latest first."""
-    if len(known.event_ns) == 0:
-        return []
-    step, horizon = round(config.step_days * DAY_NS), round(config.horizon_days * DAY_NS)
-    first = int(known.event_ns[0])
-    return list(range(at_ns - horizon, first, -step))[: config.most_moments]
-
-
 def _weigh(moments: Sequence[int], chosen: Sequence[int], config: PredictConfig) -> list[float]:
     newest = moments[0]
     return [0.5 ** ((newest - moments[i]) / DAY_NS / config.half_life_days) for i in chosen]
-
-
-def _expect_events(known: History, at_ns: int, config: PredictConfig) -> float:
-    """How many parts will have an event: as many as in the last horizon, times its recent growth, within bounds."""
-    horizon = round(config.horizon_days * DAY_NS)
-
-    def count(start: int, end: int) -> int:
-        return len(np.unique(known.event_part[(known.event_ns > start) & (known.event_ns <= end)]))
-
-    last, earlier = count(at_ns - horizon, at_ns), count(at_ns - 2 * horizon, at_ns - horizon)
-    growth = (last + 5.0) / (earlier + 5.0)  # five are added to each, so that a handful of events is no trend
-    if abs(np.log(growth)) < 2.5 * np.sqrt(1.0 / (last + 5.0) + 1.0 / (earlier + 5.0)):
-        return (last + earlier) / 2.0  # no significant change: the level is the mean of both horizons
-    return last * float(np.clip(growth, 1.0 / config.most_growth, config.most_growth))
-
-
-def _find_gap(known: History, at_ns: int, config: PredictConfig) -> list[str]:
-    """A note if nothing was recorded for far longer than usual, because the level then depends on missing data."""
-    recent = known.event_ns[known.event_ns > at_ns - round(2 * config.horizon_days * DAY_NS)]
-    if len(recent) < config.least_events:
-        return []
-    gaps = np.diff(recent, append=at_ns)
-    longest = int(gaps.argmax())
-    if gaps[longest] < max(10 * DAY_NS, 10.0 * float(np.mean(gaps))):
-        return []
-    days = (at_ns - int(recent[longest])) / DAY_NS
-    return [
-        f"no event is recorded for {gaps[longest] / DAY_NS:.0f} days, from {days:.0f} days before the moment on; "
-        "if none was collected then, the risks are too low"
-    ]
-
-
-def _find_range(known: History, at_ns: int, expected: float, config: PredictConfig) -> tuple[float, float]:
-    """The range that should hold the number of events in 8 of 10 cases, from past errors of such expectations."""
-    horizon = round(config.horizon_days * DAY_NS)
-    errors = []
-    for moment in _training_moments(known, at_ns, config)[:12]:
-        came = len(np.unique(known.event_part[(known.event_ns > moment) & (known.event_ns <= moment + horizon)]))
-        told = _expect_events(known.before(moment), moment, config)
-        errors.append(np.log((came + 1.0) / (told + 1.0)))
-    # One error by a factor of two and the chance of counts are included, because there are few past errors.
-    spread = float(np.sqrt((np.sum(np.square(errors)) + 0.48) / (len(errors) + 1) + 1.0 / max(expected, 1.0)))
-    return expected * float(np.exp(-1.28 * spread)), expected * float(np.exp(1.28 * spread))
-
-
-def _set_level(score: Floats, expected: float) -> Floats:
-    """Shift all log-odds by one number, so that the risks add up to the events expected."""
-    odds = np.log(np.clip(score, 1e-9, 1 - 1e-9) / (1 - np.clip(score, 1e-9, 1 - 1e-9)))
-    wanted = min(max(expected, 1e-6), len(score) * 0.99)
-    low, high = -30.0, 30.0
-    for _ in range(60):
-        middle = (low + high) / 2
-        low, high = (middle, high) if _logistic(odds + middle).sum() < wanted else (low, middle)
-    return _logistic(odds + (low + high) / 2)
-
-
-def _logistic(values: Floats) -> Floats:
-    result: Floats = 1.0 / (1.0 + np.exp(-values))
-    return result
 
 
 def _explain(panel: Panel, risk: Floats) -> list[tuple[str, ...]]:

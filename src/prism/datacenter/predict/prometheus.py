@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import http.client
 import json
+import urllib.error
 import urllib.parse
 import urllib.request
 from collections.abc import Collection, Sequence
@@ -15,7 +16,14 @@ import polars as pl
 from prism.errors import BadFileError
 
 READINGS = pl.Schema(
-    {"serial": pl.String, "series": pl.String, "at": pl.Int64, "counter": pl.String, "value": pl.Float64}
+    {
+        "serial": pl.String,
+        "place": pl.String,  # the host of the part, with the part after a slash
+        "series": pl.String,
+        "at": pl.Int64,
+        "counter": pl.String,
+        "value": pl.Float64,
+    }
 )
 XID = "DCGM_FI_DEV_XID_ERRORS"  # the code of the last error, no counter: every new code counts as one
 # Fields of NVIDIA's dcgm-exporter that rose before failures in published fleets.
@@ -36,6 +44,7 @@ FATAL = (
 )
 # A GPU by its own name, or else its host; the first that is a part of the history is used.
 _LABELS = ("UUID", "gpu_uuid", "serial", "Hostname", "hostname", "node", "host", "nodename", "instance")
+_HOSTS = ("Hostname", "hostname", "node", "host", "nodename", "instance")
 _MOST_BYTES = 1 << 28
 _MOST_POINTS = 10_000  # of one series in one answer; Prometheus refuses more than 11,000
 
@@ -47,35 +56,44 @@ class PrometheusConfig:
     counters: tuple[str, ...] = DCGM
     step_s: float = 6 * 3_600.0  # features look at weeks and months
     timeout_s: float = 60.0
+    token: str = ""  # of a server that asks for one
+    match: str = ""  # label matchers, as in cluster="a",job="dcgm"
+    part_label: str = ""  # the label that names a part; else the first of the usual ones that there is
 
 
 def read_prometheus(
-    url: str, start_s: float, end_s: float, parts: Collection[str], config: PrometheusConfig | None = None
+    url: str, start_s: float, end_s: float, parts: Collection[str] | None, config: PrometheusConfig | None = None
 ) -> pl.DataFrame:
-    """Each counter's readings in a window, the last at its end; series of parts that are not known are left out."""
+    """Each counter's readings in a window, the last at its end; of `parts` only, where these are given."""
     config = config or PrometheusConfig()
     count = max(0, min(int((end_s - start_s) / config.step_s), _MOST_POINTS))
-    known = set(parts)
+    known = set(parts) if parts is not None else None
     frames = [pl.DataFrame(schema=READINGS)]
     for counter in config.counters:
         words = {
-            "query": counter,
+            "query": f"{counter}{{{config.match}}}" if config.match else counter,
             "start": f"{end_s - count * config.step_s:.0f}",
             "end": f"{end_s:.0f}",
             "step": f"{config.step_s:.0f}",
         }
         address = f"{url.rstrip('/')}/api/v1/query_range?{urllib.parse.urlencode(words)}"
-        frames += _parse(_fetch(address, config.timeout_s), url, counter, known)
+        frames += _parse(_fetch(address, config), url, counter, known, config.part_label)
     return pl.concat(frames)
 
 
-def _fetch(address: str, timeout_s: float) -> bytes:
+def _fetch(address: str, config: PrometheusConfig) -> bytes:
     where = address.split("/api/v1")[0]
     if not address.startswith(("http://", "https://")):
         raise BadFileError(f"{where[:60]}: expected http://HOST:PORT of a Prometheus server")
     try:
-        with urllib.request.urlopen(address, timeout=timeout_s) as answer:
+        request = urllib.request.Request(address)
+        if config.token:
+            request.add_unredirected_header("Authorization", f"Bearer {config.token}")
+        with urllib.request.urlopen(request, timeout=config.timeout_s) as answer:
             found: bytes = answer.read(_MOST_BYTES + 1)
+    except urllib.error.HTTPError as error:
+        hint = "give its token in PRISM_PROMETHEUS_TOKEN" if error.code in (401, 403) else "check the address"
+        raise BadFileError(f"{where}: answers {error.code} {error.reason}; {hint}") from None
     except (OSError, ValueError, http.client.HTTPException) as error:
         raise BadFileError(f"{where}: does not answer ({error}); check the address") from None
     if len(found) > _MOST_BYTES:
@@ -83,13 +101,13 @@ def _fetch(address: str, timeout_s: float) -> bytes:
     return found
 
 
-def _parse(text: bytes, url: str, counter: str, known: Collection[str]) -> list[pl.DataFrame]:
+def _parse(text: bytes, url: str, counter: str, known: Collection[str] | None, label: str) -> list[pl.DataFrame]:
     try:
         document: Any = json.loads(text)
         found = []
         for series in document["data"]["result"]:
             labels = series["metric"]
-            part = _name_part(labels, known)
+            part = _name_part(labels, known, (label,) if label else _LABELS)
             if part is None:
                 continue
             values = [float(value) for _, value in series["values"]]
@@ -98,19 +116,21 @@ def _parse(text: bytes, url: str, counter: str, known: Collection[str]) -> list[
                 schema={"at": pl.Int64, "value": pl.Float64},
             ).filter(pl.col("value").is_finite())
             named = json.dumps(labels, sort_keys=True)
-            texts = {"serial": part, "series": named, "counter": counter}
+            host = next((labels[name] for name in _HOSTS if labels.get(name)), "").rpartition(":")
+            place = f"{host[0] or host[2]}/{labels.get('gpu', part)}"
+            texts = {"serial": part, "place": place, "series": named, "counter": counter}
             found.append(frame.with_columns(pl.lit(v).alias(k) for k, v in texts.items()).select(list(READINGS)))
         return found
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise BadFileError(f"{url}: not an answer of Prometheus ({error!r:.60})") from None
 
 
-def _name_part(labels: dict[str, str], known: Collection[str]) -> str | None:
+def _name_part(labels: dict[str, str], known: Collection[str] | None, names: tuple[str, ...]) -> str | None:
     """The part of a series; an instance may carry the exporter's port."""
-    for name in _LABELS:
+    for name in names:
         value = labels.get(name, "")
         for candidate in (value, value.rpartition(":")[0]):
-            if candidate and candidate in known:
+            if candidate and (known is None or candidate in known):
                 return candidate
     return None
 

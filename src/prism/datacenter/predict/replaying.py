@@ -8,8 +8,9 @@ from typing import Any
 
 import numpy as np
 
-from prism.datacenter.predict.forecast import Forecast, PredictConfig, predict
+from prism.datacenter.predict.forecast import Forecast, predict
 from prism.datacenter.predict.history import DAY_NS, History
+from prism.datacenter.predict.level import PredictConfig
 from prism.datacenter.predict.nodes import gather_nodes, total_per_day
 from prism.errors import BadConfigError
 from prism.recover.supervise.replay import Fault, Forecasted, Losses, ReplayConfig, ReplayPolicy, replay

@@ -10,8 +10,9 @@ import numpy as np
 import polars as pl
 
 from prism.datacenter.predict.counters import make_counters
-from prism.datacenter.predict.forecast import Forecast, PredictConfig, predict
+from prism.datacenter.predict.forecast import Forecast, predict
 from prism.datacenter.predict.history import DAY_NS, History
+from prism.datacenter.predict.level import PredictConfig
 from prism.datacenter.predict.nodes import gather_nodes
 from prism.datacenter.predict.prometheus import FATAL, READINGS, XID, keep_changes, read_prometheus
 from prism.datacenter.predict.watching import Alert, RiskWatch, WatchConfig, write_metrics

@@ -80,16 +80,17 @@ class CallingGroup(NamedGroup):
     # How every one of them runs.
 
     def _run(self, kind: str, tensors: list[Tensor], size: int, opts: Any, **details: Any) -> VirtualWork:
+        begin = self._session.clock.mark()
         # Options made in C++ say asynchronous; sends and receives always are.
         sync = opts is not None and not getattr(opts, "asyncOp", True)
         values = _describe_values(kind, tensors, opts)
-        return self._perform(Request(kind=kind, tensors=tensors, bytes=size, sync=sync, values=values, **details))
+        request = Request(kind=kind, tensors=tensors, bytes=size, sync=sync, values=values, **details)
+        return self._perform(request, begin)
 
-    def _perform(self, request: Request) -> VirtualWork:
+    def _perform(self, request: Request, begin: int) -> VirtualWork:
         session, on_gpu = self._session, any(t.is_cuda for t in request.tensors)
         if os.getpid() != session.pid:
             raise UnsupportedError(f"a forked process calls {request.kind} ({find_source()}); only the rank itself may")
-        begin = session.clock.mark()
         stream = session.clock.stream()
         source = find_source()
         lane = self._lane(request, stream, on_gpu)

@@ -80,7 +80,11 @@ class ThreadClock:
         self._counts_sleep = counts_sleep
         self._wall: list[int] = []
         self._busy: list[int] = []
-        self._standing: list[_Standing] = []
+        # What follows a mark begins when the mark was taken: asking the kernel takes longer than many a program's call.
+        self._wall_after: list[int] = []
+        self._busy_after: list[int] = []
+        self._standing: list[_Standing] = []  # of what precedes a mark
+        self._standing_after: list[_Standing] = []
         self._known = _Standing(0, 0, None)
         self._threads = {threading.get_ident(): 0}
         self._streams: list[int] = []
@@ -90,18 +94,23 @@ class ThreadClock:
         """Read the thread's clocks."""
         with self._lock:
             wall, busy = time.perf_counter_ns(), time.thread_time_ns()
-            if self._counts_sleep and (
-                not self._wall or (wall - self._wall[-1]) - (busy - self._busy[-1]) > _LONG_GAP_NS
-            ):
-                known = _read_standing()
-                # The thread may have lost its core while that was read, which belongs to what follows the mark.
-                lost_ns = (time.perf_counter_ns() - wall) - (time.thread_time_ns() - busy)
-                delay_ns = None if known.delay_ns is None else known.delay_ns - max(lost_ns, 0)
-                self._known = replace(known, delay_ns=delay_ns)
+            asked = self._counts_sleep and (
+                not self._wall or (wall - self._wall_after[-1]) - (busy - self._busy_after[-1]) > _LONG_GAP_NS
+            )
+            if asked:
+                self._known = _read_standing()
             self._wall.append(wall)
             self._busy.append(busy)
-            self._standing.append(self._known)
             self._streams.append(self.stream())
+            self._busy_after.append(time.thread_time_ns())
+            self._wall_after.append(time.perf_counter_ns())
+            # The thread may have lost its core while the mark was taken, which costs what precedes it nothing.
+            lost_ns = (self._wall_after[-1] - wall) - (self._busy_after[-1] - busy)
+            known = self._known
+            if asked and known.delay_ns is not None:
+                known = replace(known, delay_ns=known.delay_ns - max(lost_ns, 0))
+            self._standing.append(known)
+            self._standing_after.append(self._known)
             return len(self._wall) - 1
 
     def stream(self, stream: Any = None) -> int:
@@ -110,18 +119,18 @@ class ThreadClock:
 
     def elapsed_ns(self, first: int, second: int) -> int:
         """Running and sleeping time; with several threads the wall is all that can be read."""
-        wall = self._wall[second] - self._wall[first]
-        busy = self._busy[second] - self._busy[first]
+        wall = self._wall[second] - self._wall_after[first]
+        busy = self._busy[second] - self._busy_after[first]
         aside = self._streams[first] and self._streams[first] == self._streams[second]
         if (torch.get_num_threads() > 1 and not aside) or busy < 0:  # busy < 0: the marks are of two threads
             return max(wall, 0)
         if self._streams[first]:
             return busy
-        return busy + self._standing[second].sleep_since(self._standing[first], wall - busy)
+        return busy + self._standing[second].sleep_since(self._standing_after[first], wall - busy)
 
     def wall_ns(self, first: int, second: int) -> int:
         """By the clock on the wall."""
-        return max(0, self._wall[second] - self._wall[first])
+        return max(0, self._wall[second] - self._wall_after[first])
 
     def is_aside(self, stream: int) -> bool:
         """Every thread but the first."""

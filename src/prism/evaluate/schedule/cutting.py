@@ -29,8 +29,6 @@ class Outlook:
 
     crowded: bool = False  # more workers than datasets that wait
     left_s: float = math.inf  # until all should be scored
-    pilots: int = 0  # datasets that a worker can begin before it goes on with the first of them
-    pace: float = 1.0  # how many times longer than elsewhere inference takes on the worker's node
 
 
 def cut_trial(
@@ -50,11 +48,11 @@ def cut_trial(
             state.queue.pop(0)
             continue
         parts.append(part)
-        seconds += _expect_s(state, pool, parts) + part.samples * pool.prior.infer_s * outlook.pace
+        seconds += _expect_s(state, pool, parts) + part.samples * pool.prior.infer_s
         left = share.samples - part.samples
         state.queue.pop(0)
         if left > 0:
-            state.queue.insert(_count_untried(state, pools, pool, outlook.pilots), Share(key=share.key, samples=left))
+            state.queue.insert(0, Share(key=share.key, samples=left))
         if left > 0 or seconds >= config.merge_s:
             break
     if not parts:
@@ -86,12 +84,6 @@ def _cut(pool: Pool, share: Share, config: CuttingConfig, outlook: Outlook) -> t
     aim_s = min(max(aim_s, least_s), config.max_part_s)
     count = min(samples, max(1, round(aim_s / infer_s)))
     return count, count * infer_s
-
-
-def _count_untried(state: WorkerState, pools: Mapping[str, Pool], pool: Pool, most: int) -> int:
-    """How many other shares of a queue begin before what is left of an untried one: those that are untried too."""
-    waiting = [pools[share.key[1]].untried for share in state.queue[: most if pool.untried else 0]]
-    return waiting.index(False) if False in waiting else len(waiting)
 
 
 def _expect_s(state: WorkerState, pool: Pool, parts: list[Part]) -> float:

@@ -60,7 +60,7 @@ class Dispatcher:
                 if state.group is None or not state.queue or not self.cluster.is_near(state, state.group):
                     break
                 pools = self.ledger.pools[state.group]
-                outlook = self.planner.look_ahead(state.group, state.worker.node, now_s)
+                outlook = self.planner.look_ahead(state.group, now_s)
                 trial = cut_trial(state, pools, self._next_id(), self.cutting, outlook)
             if trial is not None:
                 self.cluster.begin(state, trial, now_s)

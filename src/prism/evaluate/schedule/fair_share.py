@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-
-_PACE_STEP = 0.1  # nodes whose logarithms differ by less are taken to be as fast
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -27,7 +24,6 @@ class Candidate:
     node: str
     holds: str | None = None  # the checkpoint on its device
     nearby: frozenset[str] = frozenset()  # checkpoints in its node's memory
-    pace: float = 1.0  # how many times longer than elsewhere trials take on its node
 
 
 def share_workers(demands: Sequence[Demand], candidates: Sequence[Candidate]) -> dict[str, str]:
@@ -45,9 +41,9 @@ def share_workers(demands: Sequence[Demand], candidates: Sequence[Candidate]) ->
                 given[worker] = checkpoint
                 left[checkpoint] -= 1
                 del free[worker]
-    # Fast nodes first, and whole nodes to one checkpoint, so that few nodes have to load it.
+    # Whole nodes to one checkpoint, so that few nodes have to load it.
     wanting = [checkpoint for checkpoint, number in left.items() for _ in range(number)]
-    rest = sorted(free.values(), key=lambda candidate: (round(math.log(candidate.pace) / _PACE_STEP), candidate.node))
+    rest = sorted(free.values(), key=lambda candidate: candidate.node)
     given.update({candidate.worker: checkpoint for candidate, checkpoint in zip(rest, wanting, strict=False)})
     return given
 

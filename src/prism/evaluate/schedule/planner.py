@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
 from prism.evaluate.schedule.cluster import Cluster, WorkerState
@@ -16,7 +16,6 @@ from prism.evaluate.schedule.priors import Prior, Priors
 from prism.evaluate.schedule.trials import Checkpoint
 
 _WRONG = math.log(1.15)  # a run time this far from the planned one causes a new plan
-_PILOT_SHARE = 0.05  # of the time to the end, that a dataset's run time must be unsure by to be begun early
 _MAX_MOVES = 3  # other checkpoints that an idle worker is offered at once
 
 
@@ -97,12 +96,12 @@ class Planner:
         state.group, state.queue = own, []
         state.rested = self.version
 
-    def look_ahead(self, checkpoint: str, node: str, now_s: float) -> Outlook:
+    def look_ahead(self, checkpoint: str, now_s: float) -> Outlook:
         """What a worker should know when it takes its next trial."""
         num_waiting = sum(bool(pool.waiting) for pool in self.ledger.pools[checkpoint].values())
         crowded = self.group_sizes[checkpoint] > num_waiting
         left_s = max(0.0, self.ends_s.get(checkpoint, math.inf) - now_s)
-        return Outlook(crowded=crowded, left_s=left_s, pilots=self.kept_datasets - 1, pace=self.priors.pace(node))
+        return Outlook(crowded=crowded, left_s=left_s)
 
     def can_run(self, state: WorkerState, checkpoint: Checkpoint) -> bool:
         """Whether a worker has the GPUs that a checkpoint needs, and its node has not failed to load it for good."""
@@ -174,10 +173,7 @@ class Planner:
     def _candidate(self, state: WorkerState) -> Candidate:
         memory = self.cluster.memories[state.worker.node]
         nearby = frozenset([*memory.loaded, *memory.loading])
-        node = state.worker.node
-        return Candidate(
-            worker=state.worker.id, node=node, holds=state.checkpoint, nearby=nearby, pace=self.priors.pace(node)
-        )
+        return Candidate(worker=state.worker.id, node=state.worker.node, holds=state.checkpoint, nearby=nearby)
 
     def _pack(self, checkpoint: str, now_s: float) -> None:
         """Plan one checkpoint's waiting samples onto its workers."""
@@ -188,7 +184,6 @@ class Planner:
         for pool in pools.values():
             pool.prior = pool.planned = self.priors.prior(pool.dataset, pool.checkpoint)
         group = [state for state in self.cluster.usable if state.group == checkpoint]
-        self._choose_pilots(pools.values(), len(group))
         states = [state for state in group if self.can_run(state, self.ledger.checkpoints[checkpoint])]
         slots = [self._slot(state, pools, now_s) for state in states]
         packing = pack(slots, self.waiting_works(checkpoint), self.min_part_s)
@@ -196,16 +191,6 @@ class Planner:
         self.group_sizes[checkpoint] = len(states)
         for state in group:
             state.queue = list(packing.queues.get(state.worker.id, ()))
-
-    def _choose_pilots(self, pools: Collection[Pool], workers: int) -> None:
-        """Begin early what may take so much longer or shorter than expected that it changes when all is done."""
-        # A worker that keeps one dataset only would have to make ready again what it comes back to.
-        least_s = math.inf if self.kept_datasets < 2 else _PILOT_SHARE * _left_s(pools) / workers
-        for pool in pools:
-            unsure_s = pool.num_waiting * pool.prior.infer_s * math.expm1(pool.prior.spread)
-            # Records that have held so far need no early trial: on many workers it would cost more than it gives.
-            doubted = not pool.prior.trusted and not pool.running
-            pool.untried = doubted and pool.dataset.splittable and unsure_s > least_s
 
     def _slot(self, state: WorkerState, pools: Mapping[str, Pool], now_s: float) -> Slot:
         """When a worker could begin with this checkpoint, and what it has ready."""
@@ -227,10 +212,6 @@ class Planner:
         return Slot(worker=state.worker.id, ready_s=ready_s + pool.prior.start_s, held=held)
 
 
-def _left_s(pools: Iterable[Pool]) -> float:
-    return sum(pool.num_waiting * pool.prior.infer_s + pool.prior.setup_s for pool in pools if pool.waiting)
-
-
 def _work(pool: Pool, samples: int, prior: Prior) -> Work:
     return Work(
         key=pool.key,
@@ -240,5 +221,4 @@ def _work(pool: Pool, samples: int, prior: Prior) -> Work:
         score_s=prior.score_s,
         splittable=pool.dataset.splittable,
         trusted=prior.trusted,
-        untried=pool.untried,
     )

@@ -25,7 +25,6 @@ class Pool:
     fresh: int = 0  # samples that no earlier run had inferred
     losses: int = 0  # workers in a row that died over it
     shrink: int = 0  # halvings of the batch size
-    untried: bool = False  # a part of it should be run early
     closed: bool = False  # its end was reported
 
     @property

@@ -1,16 +1,15 @@
-"""How long a dataset is expected to take, per model size: estimated, recorded, and learned while it runs."""
+"""How long a dataset is expected to take, per model size: measured in this run, recorded, or estimated."""
 
 from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import MISSING, asdict, dataclass, field, replace
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from prism.errors import BadConfigError, BadFileError
-from prism.evaluate.schedule.learning import BatchTrials, Belief, Effect, Effects, Errors, part_noise
 from prism.evaluate.schedule.trials import Checkpoint, Dataset
 from prism.machine.files import write_durably
 from prism.records.settings import Checked, build, number
@@ -29,9 +28,9 @@ _START_S = 5.0
 _SETUP_S = 2.0
 _SCORE_S = 1e-3
 _WRONG = math.log(1.25)  # recorded run times that are this far off are not relied on
-_RECORD_SPREAD, _SCORE_SPREAD, _GUESS_SPREAD = 0.2, 0.5, 1.0  # how far off records and estimates may be at first
-_LEAST_SPREAD = 0.05  # records are never taken to be better than this
-_NODE_SPREAD = 0.1  # nodes of one kind differ by some percent
+_SPREADS = {"record": 0.2, "estimate": 1.0}  # how far off guesses may be: standard deviations of logarithms
+_SCORE_SPREAD = 0.5
+_NO_ERROR = 0.04  # datasets whose guess was right, that are assumed before any is measured
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,8 +43,7 @@ class Prior:
     score_s: float  # per sample
     measured: bool = False  # in this run
     trusted: bool = False  # measured, or recorded by an earlier run whose numbers have held so far
-    spread: float = 0.0  # standard deviation of the logarithm of infer_s
-    score_spread: float = 0.0  # of score_s
+    score_spread: float = 0.0  # standard deviation of the logarithm of score_s
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,14 +60,6 @@ class Record(Checked):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Learned:
-    """What earlier runs have learned beyond single datasets."""
-
-    effects: Mapping[str, Belief] = field(default_factory=dict)  # of nodes, batch sizes and model sizes
-    record_spread: float = _RECORD_SPREAD  # how far off records have been, as a standard deviation of logarithms
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Took:
     """What one part took, and where."""
 
@@ -77,8 +67,6 @@ class Took:
     seconds: float
     setup_s: float = 0.0
     start_s: float = 0.0
-    shrink: int = 0
-    node: str = ""
 
 
 @dataclass(slots=True)
@@ -114,32 +102,24 @@ class _Guess:
 
     prior: Prior
     kind: str  # "record" or "estimate"
-    larger: float = 1.0  # the model is this many times the size of the recorded one
-    recorded: int = 0  # parameters of the recorded model
 
 
 class Priors:
     """Run times known so far: this run's own before recorded ones, those before estimates. Opens no file.
 
-    What this run has measured corrects the others too: by dataset, engine, model size, batch and node.
+    Where guesses of one kind were all off by the same factor, so will the next ones be.
     """
 
-    def __init__(self, records: Iterable[Record] = (), learned: Learned | None = None) -> None:
-        learned = learned or Learned()
+    def __init__(self, records: Iterable[Record] = ()) -> None:
         self._records: dict[str, dict[int, Record]] = {}
-        self._batches = BatchTrials()
+        self._halvings: dict[tuple[str, int], int] = {}
         for record in records:
             self._records.setdefault(record.dataset, {})[record.parameters] = record
             if record.shrink:
-                self._batches.add(record.dataset, record.parameters, record.shrink - 1, fits=False)
+                self._halvings[record.dataset, record.parameters] = record.shrink
         self._seen: dict[tuple[str, int], _Seen] = {}
         self._starts: dict[int, _Mean] = {}
-        self._effects = Effects(learned.effects)
-        self._score_errors = Errors(spread=_SCORE_SPREAD)
-        self._errors = {
-            "record": Errors(spread=learned.record_spread),
-            "estimate": Errors(spread=_GUESS_SPREAD),
-        }
+        self._errors: dict[str, list[float]] = {kind: [] for kind in _SPREADS}  # log(measured / guessed) by dataset
 
     @property
     def has_measured(self) -> bool:
@@ -151,18 +131,19 @@ class Priors:
         guess = self._guess(dataset, checkpoint)
         seen = self._seen.get((dataset.name, checkpoint.parameters), _NOTHING_SEEN)
         known = seen.infer.count > 0
-        error = self._effects.predict(self._find_effects(guess, dataset, checkpoint))
-        spread = 0.0 if known else math.sqrt(error.variance)
-        off = math.sqrt(self._errors[guess.kind].variance)
+        errors = self._errors[guess.kind]
+        # A factor that is the same for all of them is no error: it does not change which dataset takes longer.
+        error = math.fsum(errors) / (len(errors) + _NO_ERROR)
+        around = 2 * _SPREADS[guess.kind] ** 2 + math.fsum((each - error) ** 2 for each in errors)
+        spread = math.sqrt(around / (2 + len(errors)))
         return Prior(
             start_s=self._starts.get(checkpoint.parameters, _Mean()).value_or(guess.prior.start_s),
             setup_s=seen.setup.value_or(guess.prior.setup_s),
-            infer_s=seen.infer.value_or(guess.prior.infer_s * math.exp(error.mean)),
+            infer_s=seen.infer.value_or(guess.prior.infer_s * math.exp(error)),
             score_s=seen.score.value_or(guess.prior.score_s),
             measured=known,
-            trusted=known or (guess.prior.trusted and off < _WRONG),
-            spread=spread,
-            score_spread=0.0 if seen.score.count else math.sqrt(self._score_errors.variance),
+            trusted=known or (guess.prior.trusted and spread < _WRONG),
+            score_spread=0.0 if seen.score.count else _SCORE_SPREAD,
         )
 
     def measured(self, dataset: Dataset, checkpoint: Checkpoint) -> Prior:
@@ -176,30 +157,22 @@ class Priors:
             measured=seen.infer.count > 0,
         )
 
-    def pace(self, node: str) -> float:
-        """How many times longer than elsewhere trials take on a node."""
-        return math.exp(self._effects.predict([_node_effect(node)]).mean)
-
     def halvings(self, dataset: Dataset, checkpoint: Checkpoint) -> int:
-        """How often to halve the batch from the start, because larger ones ran out of memory."""
-        return self._batches.choose(dataset.name, checkpoint.parameters)
+        """How often to halve the batch from the start, because larger ones ran out of memory with a model as large."""
+        return max((n for (name, size), n in self._halvings.items()
+                    if name == dataset.name and size <= checkpoint.parameters), default=0)  # fmt: skip
 
-    def observe_memory(self, dataset: Dataset, checkpoint: Checkpoint, shrink: int, *, fits: bool) -> None:
-        """Take in whether a batch fitted into memory."""
-        self._batches.add(dataset.name, checkpoint.parameters, shrink, fits=fits)
+    def observe_overflow(self, dataset: Dataset, checkpoint: Checkpoint, shrink: int) -> None:
+        """Take in that a batch, halved so many times, did not fit into memory."""
+        key = dataset.name, checkpoint.parameters
+        self._halvings[key] = max(self._halvings.get(key, 0), shrink + 1)
 
     def observe_inference(self, dataset: Dataset, checkpoint: Checkpoint, took: Took) -> None:
         """Take in one finished part; a set-up or start of 0 was not needed and says nothing."""
         seen = self._seen.setdefault((dataset.name, checkpoint.parameters), _Seen())
-        if took.seconds > 0:
+        if took.seconds > 0 and not seen.infer.count:
             guess = self._guess(dataset, checkpoint)
-            log_ratio = math.log(max(1e-9, took.seconds / took.samples) / guess.prior.infer_s)
-            if not seen.infer.count:
-                self._errors[guess.kind].add(log_ratio)
-            effects = self._find_effects(guess, dataset, checkpoint)
-            effects.append(Effect(name="batch", amount=took.shrink))
-            effects += [_node_effect(took.node)] if took.node else []
-            self._effects.observe(effects, log_ratio, part_noise(took.samples))
+            self._errors[guess.kind].append(math.log(max(1e-9, took.seconds / took.samples) / guess.prior.infer_s))
         seen.infer.add(max(0.0, took.seconds), took.samples)
         if took.setup_s > 0:
             seen.setup.add(took.setup_s, 1)
@@ -210,9 +183,6 @@ class Priors:
     def observe_score(self, dataset: Dataset, checkpoint: Checkpoint, *, samples: int, seconds: float) -> None:
         """Take in one scored part."""
         seen = self._seen.setdefault((dataset.name, checkpoint.parameters), _Seen())
-        guessed_s = self._guess(dataset, checkpoint).prior.score_s
-        if not seen.score.count and seconds > 0 and guessed_s > 0:
-            self._score_errors.add(math.log(seconds / samples / guessed_s))
         seen.score.add(max(0.0, seconds), samples)
 
     def records(self) -> tuple[Record, ...]:
@@ -229,31 +199,10 @@ class Priors:
                 start_s=seen.start.value_or(old.start_s),
                 shrink=old.shrink,
             )
-        for (dataset, parameters), shrink in self._batches.chosen().items():
+        for (dataset, parameters), shrink in self._halvings.items():
             old = kept.get((dataset, parameters), Record(dataset=dataset, parameters=parameters))
             kept[dataset, parameters] = replace(old, shrink=shrink)
         return tuple(kept[key] for key in sorted(kept))
-
-    def learned(self) -> Learned:
-        """What holds beyond single datasets, for the next run."""
-        errors = self._errors["record"]
-        return Learned(
-            effects=self._effects.beliefs(("node:", "batch", "exponent")),
-            record_spread=max(_LEAST_SPREAD, math.sqrt(errors.variance)),
-        )
-
-    def _find_effects(self, guess: _Guess, dataset: Dataset, checkpoint: Checkpoint) -> list[Effect]:
-        """What may be wrong with a guess."""
-        spread = math.sqrt(self._errors[guess.kind].variance)
-        common = _GUESS_SPREAD if guess.kind == "estimate" else _RECORD_SPREAD
-        effects = [
-            Effect(name=f"{guess.kind}:{dataset.adapter}", spread=common),
-            Effect(name=f"{guess.kind}:{dataset.adapter}:{checkpoint.parameters}", spread=_RECORD_SPREAD),
-            Effect(name=f"{guess.kind}:{guess.recorded}:{dataset.name}", spread=spread),
-        ]
-        if guess.larger != 1:  # run times may grow faster or slower than models
-            effects.append(Effect(name="exponent", amount=math.log(guess.larger)))
-        return effects
 
     def _guess(self, dataset: Dataset, checkpoint: Checkpoint) -> _Guess:
         """A recorded run, of another model size where need be, or an estimate from sizes alone."""
@@ -273,9 +222,7 @@ class Priors:
             score_s=_SCORE_S if record.score_s is None else record.score_s,
             trusted=record.infer_s is not None and larger == 1,
         )
-        if record.infer_s is None:
-            return _Guess(prior=prior, kind="estimate")
-        return _Guess(prior=prior, kind="record", larger=larger, recorded=record.parameters)
+        return _Guess(prior=prior, kind="estimate" if record.infer_s is None else "record")
 
     def _nearest(self, dataset: str, parameters: int) -> Record | None:
         """The record of the model size that is closest."""
@@ -287,10 +234,6 @@ class Priors:
         return min(sizes.values(), key=lambda r: abs(math.log((r.parameters or 1) / (parameters or 1))))
 
 
-def _node_effect(node: str) -> Effect:
-    return Effect(name=f"node:{node}", spread=_NODE_SPREAD)
-
-
 def read_priors(path: Path) -> Priors:
     """The run times that earlier evaluations left in a file."""
     try:
@@ -300,7 +243,7 @@ def read_priors(path: Path) -> Priors:
         records = [
             build(Record, entry, str(path), prefix=f"records[{i}].") for i, entry in enumerate(document["records"])
         ]
-        return Priors(records, _read_learned(document.get("learned", {})))
+        return Priors(records)
     except OSError as error:
         raise BadFileError(f"{path}: cannot be read ({error.strerror}); check the path") from None
     except BadConfigError as error:
@@ -309,33 +252,7 @@ def read_priors(path: Path) -> Priors:
         raise BadFileError(f"{path}: not a file of run times ({error!r}); delete it to start anew") from None
 
 
-def _read_learned(entry: Any) -> Learned:
-    effects = {
-        str(name): Belief(mean=mean, variance=variance) for name, (mean, variance) in entry.get("effects", {}).items()
-    }
-    spread = entry.get("record_spread", _RECORD_SPREAD)
-    for value in (spread, *(belief.variance for belief in effects.values())):
-        if not _is_amount(value):
-            raise ValueError(f"learned spread or variance: {value!r}")
-    for name, belief in effects.items():
-        if not _is_amount(abs(belief.mean)):
-            raise ValueError(f"learned effect {name}: {belief.mean!r}")
-    return Learned(effects=effects, record_spread=max(_LEAST_SPREAD, spread))
-
-
-def _is_amount(value: Any) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value) and value >= 0
-
-
 def write_priors(priors: Priors, path: Path) -> None:
     """Keep the run times for the next evaluation; readers never see half a file."""
-    learned = priors.learned()
-    document = {
-        "schema": SCHEMA,
-        "records": [asdict(record) for record in priors.records()],
-        "learned": {
-            "effects": {name: [belief.mean, belief.variance] for name, belief in sorted(learned.effects.items())},
-            "record_spread": learned.record_spread,
-        },
-    }
+    document = {"schema": SCHEMA, "records": [asdict(record) for record in priors.records()]}
     write_durably(path, json.dumps(document, indent=1) + "\n")

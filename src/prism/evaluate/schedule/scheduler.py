@@ -234,11 +234,8 @@ class Scheduler:
             seconds=event.seconds,
             setup_s=event.setup_s,
             start_s=event.start_s,
-            shrink=state.running.trial.shrink,
-            node=state.worker.node,
         )
         self.priors.observe_inference(pool.dataset, pool.checkpoint, took)
-        self.priors.observe_memory(pool.dataset, pool.checkpoint, took.shrink, fits=True)
         self._planner.check_prior(pool)
         self._queue_score(pool, event.part, state.worker.node)
         if (reason := self._stopped.get(pool.dataset.name)) is not None:
@@ -280,7 +277,7 @@ class Scheduler:
                     self._ledger.give_up_waiting(other, "infer", event.text)
             return
         if event.failure is events.Failure.MEMORY:
-            self.priors.observe_memory(pool.dataset, pool.checkpoint, trial.shrink, fits=False)
+            self.priors.observe_overflow(pool.dataset, pool.checkpoint, trial.shrink)
             pool.shrink = max(pool.shrink, trial.shrink + 1)
         if trial.attempt < self.config.max_attempts:
             pool.running.discard(part)

@@ -4,26 +4,15 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from typing import get_args
 
 import numpy as np
 
+from prism.incidents.kinds import kind_of
 from prism.observe.diagnosis import Diagnosis, JobDiagnosis
 from prism.records.findings import Finding, FindingKind
 
-MEANINGS: dict[FindingKind, str] = {
-    "slow_compute": "computes longer than others that do the same work; look at its GPUs: clocks, heat, ECC",
-    "slow_link": "transfers over it take longer than like ones elsewhere; look at its cable, port and error counters",
-    "slow_switch": "transfers through it take longer than through its peers",
-    "stage_imbalance": "has more work than the other pipeline stages; move layers away from it",
-    "load_imbalance": "work differs between replicas from step to step; balance the sequences of each batch",
-    "slow_step": "steps longer than this job's usual ones, with no single cause found",
-    "slow_group": "this group communicates longer than its siblings",
-    "hang": "fell silent in the middle of a step; the first message that is missing was this one's to send",
-    "contention": "tenants share a link and slow each other down; move one of them",
-    "stall": "the job stood still between two steps",
-    "drift": "steps get longer and longer",
-    "restart": "the job stopped and began anew",
-}
+MEANINGS = {kind: f"{kind_of(kind).says}; {kind_of(kind).advice}" for kind in get_args(FindingKind)}
 
 
 def describe_layout(job: JobDiagnosis) -> str:

@@ -17,7 +17,7 @@ import shutil
 import tempfile
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +25,7 @@ import torch
 
 from prism.errors import PrismError
 from prism.machine.files import open_private, read_private, write_private
+from prism.records.documents import convert, to_plain
 from prism.recover.checkpoint.layout import Layout, Staging, TensorPlace, fill_state
 from prism.recover.checkpoint.safe_values import load_value
 from prism.recover.manifest import Health, health_document, parse_health
@@ -87,15 +88,12 @@ class SlotProof:
 
     def to_json(self) -> str:
         """The content of the proof file."""
-        return json.dumps(asdict(self) | {"health": health_document(self.health)}, allow_nan=False)
+        return json.dumps(to_plain(self))
 
     @classmethod
     def from_json(cls, text: bytes) -> SlotProof:
-        """Read a proof; raises ValueError, KeyError or TypeError if it is malformed."""
-        document = json.loads(text)
-        sums = tuple(str(one) for one in document["sums"])
-        health = parse_health(document["health"])
-        return cls(token=int(document["token"]), sums=sums, health=health, committed=document["committed"] is True)
+        """Read a proof; raises ValueError if it is malformed."""
+        return convert(json.loads(text), cls)
 
 
 class Slot:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from prism.records.documents import convert
 from prism.recover.progress import BatchRange
 
 
@@ -116,7 +117,4 @@ KINDS: dict[str, type[Action]] = {kind.__name__: kind for kind in Action.__subcl
 
 def action_from_json(document: dict[str, Any]) -> Action:
     """Read an action from the journal's JSON."""
-    fields = {k: tuple(v) if isinstance(v, list) else v for k, v in document.items() if k != "action"}
-    if "skip" in fields:
-        fields["skip"] = tuple(BatchRange(**part) for part in fields["skip"])
-    return KINDS[document["action"]](**fields)
+    return convert({key: value for key, value in document.items() if key != "action"}, KINDS[document["action"]])

@@ -2,28 +2,23 @@
 
 from __future__ import annotations
 
-import dataclasses
 import fcntl
 import json
 import os
 import time
-import typing
 from dataclasses import asdict, dataclass
-from enum import Enum
 from pathlib import Path
 from typing import Any
 
 from prism.errors import BadFileError, InputError
 from prism.machine.files import append_durably, write_durably
-from prism.recover.manifest import check_schema
+from prism.records.documents import Document
 from prism.recover.supervise.actions import Action, action_from_json
 from prism.recover.supervise.clock import ClockMark
 from prism.recover.supervise.config import SuperviseConfig
 from prism.recover.supervise.events import Event
 from prism.recover.supervise.state import JobState
 
-STATE_FORMAT = "prism.supervise"
-STATE_VERSION = 1
 STATE_FILE = "state.json"
 DECISIONS_FILE = "decisions.log"
 DECISIONS_JSON_FILE = "decisions.jsonl"
@@ -42,6 +37,19 @@ class Snapshot:
     pending: list[Action]
     clock: ClockMark
     read_bytes: int  # of the attempt's progress file
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Saved:
+    """What state.json holds; an action has its class under `action`."""
+
+    state: JobState
+    pending: tuple[dict[str, Any], ...]
+    clock: ClockMark
+    read_bytes: int
+
+
+STATE = Document(name="prism.supervise", version=1, kind=_Saved)
 
 
 class Journal:
@@ -72,14 +80,11 @@ class Journal:
 
     def commit(self, snapshot: Snapshot) -> None:
         """Save the state. Actions are performed only after this."""
-        document = {
-            "schema": f"{STATE_FORMAT}/{STATE_VERSION}",
-            "clock": asdict(snapshot.clock),
-            "read_bytes": snapshot.read_bytes,
-            "pending": [{"action": type(a).__name__, **asdict(a)} for a in snapshot.pending],
-            "state": _to_json(snapshot.state),
-        }
-        write_durably(self.run_dir / STATE_FILE, json.dumps(document, default=str) + "\n")
+        pending = tuple({"action": type(action).__name__, **asdict(action)} for action in snapshot.pending)
+        saved = _Saved(state=snapshot.state, pending=pending, clock=snapshot.clock, read_bytes=snapshot.read_bytes)
+        document = STATE.to_mapping(saved)
+        del document["state"]["config"]  # the user's, read anew at each start; it may hold addresses with secrets
+        write_durably(self.run_dir / STATE_FILE, json.dumps(document) + "\n")
 
     def tell(self, event: Event, actions: list[Action]) -> None:
         """Append a decision to both logs."""
@@ -133,55 +138,12 @@ def describe(action: Action) -> str:
 def read_snapshot(run_dir: Path, config: SuperviseConfig) -> Snapshot | None:
     """Read a run folder's state; None where there is none."""
     path = run_dir / STATE_FILE
-    try:
-        document = json.loads(path.read_text())
-    except (FileNotFoundError, NotADirectoryError):
+    if not path.is_file():
         return None
-    except (OSError, ValueError) as error:
-        raise BadFileError(f"{path}: not readable as supervisor state ({error}); name another run folder") from None
-    check_schema(document.get("schema") if isinstance(document, dict) else None, STATE_FORMAT, STATE_VERSION, path)
+    saved = STATE.read(path)
+    saved.state.config = config
     try:
-        state: JobState = _from_json(JobState, {**document["state"], "config": config})
-        return Snapshot(
-            state=state,
-            pending=[action_from_json(a) for a in document["pending"]],
-            clock=ClockMark(**document["clock"]),
-            read_bytes=int(document["read_bytes"]),
-        )
+        pending = [action_from_json(action) for action in saved.pending]
     except (KeyError, TypeError, ValueError) as error:
-        raise BadFileError(f"{path}: field missing or wrong ({error!r}); name another run folder") from None
-
-
-def _to_json(state: JobState) -> dict[str, Any]:
-    names = [f.name for f in dataclasses.fields(state) if f.name != "config"]
-    values = {name: getattr(state, name) for name in names}
-    return {name: _plain(value) for name, value in values.items()}
-
-
-def _plain(value: Any) -> Any:
-    if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        return {f.name: _plain(getattr(value, f.name)) for f in dataclasses.fields(value)}
-    if isinstance(value, (list, tuple)):
-        return [_plain(part) for part in value]
-    if isinstance(value, dict):
-        return {key: _plain(part) for key, part in value.items()}
-    return value.value if isinstance(value, Enum) else value
-
-
-def _from_json(hint: Any, value: Any) -> Any:
-    """Build values from JSON by their declared types, without fields that a newer version added."""
-    if dataclasses.is_dataclass(hint) and isinstance(value, dict):
-        hints = typing.get_type_hints(hint)
-        return typing.cast(Any, hint)(**{k: _from_json(hints[k], v) for k, v in value.items() if k in hints})
-    if isinstance(hint, type) and issubclass(hint, Enum):
-        return hint(value)
-    origin, inner = typing.get_origin(hint), typing.get_args(hint)
-    if origin is list:
-        return [_from_json(inner[0], part) for part in value]
-    if origin is tuple:
-        return tuple(_from_json(inner[0], part) for part in value)
-    if origin is dict:
-        return {key: _from_json(inner[1], part) for key, part in value.items()}
-    if inner and type(None) in inner and value is not None:
-        return _from_json(next(option for option in inner if option is not type(None)), value)
-    return value
+        raise BadFileError(f"{path}: 'pending' holds an action of another version ({error}); upgrade") from None
+    return Snapshot(state=saved.state, pending=pending, clock=saved.clock, read_bytes=saved.read_bytes)

@@ -18,7 +18,7 @@ import { ago, plural, setPrice, toggleZone, whole } from "./units.js";
 
 const PAGES = [
   { path: "/", title: "Now", open: now, count: (o) => o.num_sick, bad: true },
-  { path: "/cluster", title: "Cluster", open: cluster, count: () => 0 },
+  { path: "/cluster", title: "Cluster", open: cluster, count: (o) => o.num_findings },
   { path: "/job", title: "Job", open: job, count: (o) => o.num_jobs },
   { path: "/failures", title: "Failures", open: failures, count: (o) => o.num_verdicts },
   { path: "/evaluation", title: "Evaluation", open: evaluation, count: (o) => o.num_evaluations },

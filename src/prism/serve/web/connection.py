@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from importlib.util import find_spec
-from typing import TYPE_CHECKING, Any
+from ipaddress import ip_address
+from typing import TYPE_CHECKING, Any, ClassVar
 
 if TYPE_CHECKING:
     from uvicorn.protocols.http.h11_impl import H11Protocol as HttpProtocol
@@ -23,16 +25,27 @@ class BoundedProtocol(HttpProtocol):
 
     request_seconds = 10.0
     _deadline: asyncio.TimerHandle | None = None
+    most_of_one = 512  # connections of one address that is not this machine; a proxy there is this machine
+    open_of: ClassVar[Counter[str]] = Counter()  # by address; each server has its own
+    _client = ""
     _num_waiting = 0  # bytes of a request that is not complete yet
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        """Start the clock."""
+        """Start the clock; one address may not take all connections from the others."""
         super().connection_made(transport)
+        self._client = str((transport.get_extra_info("peername") or ("",))[0])
+        self.open_of[self._client] += 1
+        if self.open_of[self._client] > self.most_of_one and not is_loopback(self._client):
+            transport.abort()
+            return
         self._set_deadline()
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Stop the clock."""
         self._cancel_deadline()
+        self.open_of[self._client] -= 1
+        if self.open_of[self._client] <= 0:
+            del self.open_of[self._client]
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
@@ -70,6 +83,15 @@ class BoundedProtocol(HttpProtocol):
             self.transport.close()
 
 
-def limit_requests(seconds: float) -> type[BoundedProtocol]:
-    """The protocol with this limit, as a class, because uvicorn takes no object."""
-    return type("LimitedProtocol", (BoundedProtocol,), {"request_seconds": seconds})
+def is_loopback(address: str) -> bool:
+    """Whether a client is on this machine."""
+    try:
+        return ip_address(address).is_loopback
+    except ValueError:
+        return not address  # a Unix socket has none
+
+
+def limit_requests(seconds: float, most_of_one: int) -> type[BoundedProtocol]:
+    """The protocol with these limits, as a class, because uvicorn takes no object."""
+    limits = {"request_seconds": seconds, "most_of_one": most_of_one, "open_of": Counter[str]()}
+    return type("LimitedProtocol", (BoundedProtocol,), limits)

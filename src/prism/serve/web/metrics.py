@@ -43,7 +43,7 @@ def _of_incidents(incidents: Incidents) -> list[str]:
                       for one in sick]),
         write_metric("messages_waiting", "gauge", "Messages that a channel has not taken yet.",
                      [({"channel": name}, one.num_waiting) for name, one in deliveries.items()]),
-        write_metric("messages_lost_total", "counter", "Messages refused for good, or too old to tell anything.",
+        write_metric("messages_lost", "counter", "Messages refused for good, or too old to tell anything.",
                      [({"channel": name}, one.num_lost) for name, one in deliveries.items()]),
         write_metric("state_in_memory_only", "gauge", "1 while incidents or messages cannot be written to disk.",
                      [({}, int(bool(incidents.trouble)))]),

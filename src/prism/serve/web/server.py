@@ -29,7 +29,7 @@ def run_server(app: ASGIApp, config: ServerConfig, listener: socket.socket) -> N
     server = uvicorn.Server(
         uvicorn.Config(
             app,
-            http=limit_requests(config.request_s),
+            http=limit_requests(config.request_s, max(1, config.most_connections // 4)),
             ws="none",
             lifespan="on",
             log_level="warning",

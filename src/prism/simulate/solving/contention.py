@@ -20,8 +20,6 @@ from prism.simulate.links import link_capacities
 from prism.simulate.solving.deadlock import explain_deadlock
 from prism.simulate.solving.folding import no_folding
 from prism.simulate.solving.kernel import (
-    AWAITED,
-    BLOCKED_ON_RECORD,
     BLOCKED_ON_TRANSFER,
     CALL_ARRIVED,
     CALL_COST,
@@ -35,33 +33,26 @@ from prism.simulate.solving.kernel import (
     LANE_RANK,
     LANE_RESUME,
     LANE_STATUS,
-    LANE_STOP,
     LANE_TIME,
     NODE_LANE,
     NODE_NEXT,
     NODE_OP,
     NUM_FINISHED,
     RANK_FIRST_OP,
-    RANK_LANES,
     RANK_NOTES,
     RANK_PORTS,
-    RANK_PROFILE,
-    RANK_RECORDS,
     READY,
     RUNNABLE,
+    STACK_BOTTOM,
     START,
+    Chance,
     State,
+    advance,
     make_state,
 )
 from prism.simulate.solving.program import (
     BATCH_SHIFT,
-    CODE_MASK,
-    COMPUTE,
-    HOST,
-    MARK,
     MEASURED_BIT,
-    RECORD,
-    WAIT,
     Ints,
     compile_program,
 )
@@ -94,8 +85,9 @@ def solve_shared(graph: Graph, costs: ClusterCosts, config: SolveConfig | None =
     state = make_state(program.code, wiring.wires, program.lane_nodes, len(program.steps), note=config.note_ops)
     capacity = np.array(link_capacities(cluster))
     run_shared(
-        wiring.wires, state, op_traffic(graph, program), wiring.site, links.start, links.links, links.share, capacity
-    )
+        wiring.wires, state, op_traffic(graph, program), wiring.site, links.start, links.links, links.share, capacity,
+        Chance(0, 0.0, 0.0),
+    )  # fmt: skip
     if state.work[NUM_FINISHED] < len(state.lanes):
         raise explain_deadlock(graph, program, wiring, state)
     return Solution(graph=graph, program=program, wiring=wiring, state=state, step_end_ns=state.step_end)
@@ -176,7 +168,7 @@ def _change(
 @njit(cache=True)
 def run_shared(
     wires: Wires, state: State, traffic: Floats, port_site: Ints, site_start: Ints, site_links: Ints,
-    site_share: Floats, capacity: Floats,
+    site_share: Floats, capacity: Floats, chance: Chance,
 ) -> None:  # fmt: skip
     """The loop over events in order of time: lanes reach transfers, transfers start, share links, and end."""
     ops, ports, costs, windows, profiles = wires.ops, wires.ports, wires.costs, wires.windows, wires.profiles
@@ -237,99 +229,63 @@ def run_shared(
 
         lane = subject
         rank = lanes[lane, LANE_RANK]
-        at, stop, clock = lanes[lane, LANE_AT], lanes[lane, LANE_STOP], lanes[lane, LANE_TIME]
-        profile = ranks[rank, RANK_PROFILE]
         note = ranks[rank, RANK_NOTES] - ranks[rank, RANK_FIRST_OP]
-        status = FINISHED
-        while at < stop:
-            word, value = ops[at, 0], ops[at, 1]
-            kind = word & CODE_MASK
-            if kind <= HOST:
-                end = elapse(windows, profiles, profile, clock, value) if profile and kind == COMPUTE else clock + value
+        at, clock, status, top = advance(
+            ops, lanes, ranks, records, work, step_end, times, windows, profiles, chance, lane, STACK_BOTTOM
+        )
+        for woken in range(STACK_BOTTOM, top):
+            heapq.heappush(events, (now, _LANE, work[woken], np.int64(0)))
+        if status == RUNNABLE and clock > now:
+            # Transfers must start in the order of time, so this lane continues later, in its turn.
+            heapq.heappush(events, (clock, _LANE, lane, np.int64(0)))
+        elif status == RUNNABLE:
+            batch = ops[at, 0] >> BATCH_SHIFT
+            lanes[lane, LANE_PENDING] = batch
+            lanes[lane, LANE_RESUME] = now
+            for op in range(at, at + batch):
+                entry = ranks[rank, RANK_PORTS] + ops[op, 2]
+                site, call = port_site[entry], ports[entry, PORT_CALLS] + ops[op, 3]
+                cost = ops[op, 1]
+                if not ops[op, 0] & MEASURED_BIT:
+                    cost = costs[cost + ports[entry, PORT_VARIANT]]
+                node = work[FREE_NODE]
+                work[FREE_NODE] = nodes[node, NODE_NEXT]
+                nodes[node, NODE_LANE] = lane
+                nodes[node, NODE_OP] = op
+                nodes[node, NODE_NEXT] = calls[call, CALL_HEAD]
+                calls[call, CALL_HEAD] = node
+                calls[call, CALL_ARRIVED] += 1
+                calls[call, CALL_LATEST] = now
+                calls[call, CALL_COST] = max(calls[call, CALL_COST], cost)
                 if noting:
-                    times[note + at, START] = clock
-                    times[note + at, READY] = clock
-                    times[note + at, END] = end
-                clock = end
-                at += 1
-            elif kind == MARK:
-                step_end[value] = max(step_end[value], clock)
-                at += 1
-            elif kind == RECORD:
-                record = ranks[rank, RANK_RECORDS] + ops[at, 2]
-                awaited = records[record] == AWAITED
-                records[record] = clock
-                if awaited:
-                    for other in range(ranks[rank, RANK_LANES], ranks[rank + 1, RANK_LANES]):
-                        if (
-                            lanes[other, LANE_STATUS] == BLOCKED_ON_RECORD
-                            and ops[lanes[other, LANE_AT], 2] == ops[at, 2]
-                        ):
-                            lanes[other, LANE_STATUS] = RUNNABLE
-                            heapq.heappush(events, (now, _LANE, np.int64(other), np.int64(0)))
-                at += 1
-            elif kind == WAIT:
-                record = ranks[rank, RANK_RECORDS] + ops[at, 2]
-                if records[record] < 0:
-                    records[record] = AWAITED
-                    status = BLOCKED_ON_RECORD
-                    break
-                clock = max(clock, records[record])
-                at += 1
-            elif clock > now:
-                # Transfers must start in the order of time, so this lane continues later, in its turn.
-                status = RUNNABLE
-                heapq.heappush(events, (clock, _LANE, lane, np.int64(0)))
-                break
-            else:
-                batch = word >> BATCH_SHIFT
-                lanes[lane, LANE_PENDING] = batch
-                lanes[lane, LANE_RESUME] = now
-                for op in range(at, at + batch):
-                    entry = ranks[rank, RANK_PORTS] + ops[op, 2]
-                    site, call = port_site[entry], ports[entry, PORT_CALLS] + ops[op, 3]
-                    cost = ops[op, 1]
-                    if not ops[op, 0] & MEASURED_BIT:
-                        cost = costs[cost + ports[entry, PORT_VARIANT]]
-                    node = work[FREE_NODE]
-                    work[FREE_NODE] = nodes[node, NODE_NEXT]
-                    nodes[node, NODE_LANE] = lane
-                    nodes[node, NODE_OP] = op
-                    nodes[node, NODE_NEXT] = calls[call, CALL_HEAD]
-                    calls[call, CALL_HEAD] = node
-                    calls[call, CALL_ARRIVED] += 1
-                    calls[call, CALL_LATEST] = now
-                    calls[call, CALL_COST] = max(calls[call, CALL_COST], cost)
-                    if noting:
-                        times[note + op, START] = now
-                    if calls[call, CALL_ARRIVED] < ports[entry, PORT_NEED]:
-                        continue
-                    whole = calls[call, CALL_COST]
-                    if ports[entry, PORT_PROFILE]:
-                        whole = elapse(windows, profiles, ports[entry, PORT_PROFILE], now, whole) - now
-                    call_site[call] = site
-                    heapq.heappush(events, (now + whole, _END, call, epoch[call]))
-                    if site_start[site] == site_start[site + 1] or whole == 0 or traffic[op] == 0.0:
-                        continue
-                    left[call], since[call] = float(whole), now
-                    wanted = traffic[op] * site_share[site] / whole
-                    # A transfer alone is never slowed down: its price already includes its links.
-                    for place in range(site_start[site], site_start[site + 1]):
-                        wanted = min(wanted, capacity[site_links[place]])
-                    caps[call] = rates[call] = wanted
-                    slot[call] = size
-                    active[size] = call
-                    size += 1
-                    crowded = False
-                    for place in range(site_start[site], site_start[site + 1]):
-                        demand[site_links[place]] += caps[call]
-                        crowded |= demand[site_links[place]] > capacity[site_links[place]] * _FULL
-                    if crowded:
-                        _change(events, now, active, size, site, call_site, site_start, site_links, capacity, demand,
-                                caps, rates, left, since, epoch, pace)  # fmt: skip
-                at += batch
-                status = BLOCKED_ON_TRANSFER
-                break
+                    times[note + op, START] = now
+                if calls[call, CALL_ARRIVED] < ports[entry, PORT_NEED]:
+                    continue
+                whole = calls[call, CALL_COST]
+                if ports[entry, PORT_PROFILE]:
+                    whole = elapse(windows, profiles, ports[entry, PORT_PROFILE], now, whole) - now
+                call_site[call] = site
+                heapq.heappush(events, (now + whole, _END, call, epoch[call]))
+                if site_start[site] == site_start[site + 1] or whole == 0 or traffic[op] == 0.0:
+                    continue
+                left[call], since[call] = float(whole), now
+                wanted = traffic[op] * site_share[site] / whole
+                # A transfer alone is never slowed down: its price already includes its links.
+                for place in range(site_start[site], site_start[site + 1]):
+                    wanted = min(wanted, capacity[site_links[place]])
+                caps[call] = rates[call] = wanted
+                slot[call] = size
+                active[size] = call
+                size += 1
+                crowded = False
+                for place in range(site_start[site], site_start[site + 1]):
+                    demand[site_links[place]] += caps[call]
+                    crowded |= demand[site_links[place]] > capacity[site_links[place]] * _FULL
+                if crowded:
+                    _change(events, now, active, size, site, call_site, site_start, site_links, capacity, demand,
+                            caps, rates, left, since, epoch, pace)  # fmt: skip
+            at += batch
+            status = BLOCKED_ON_TRANSFER
         lanes[lane, LANE_AT] = at
         lanes[lane, LANE_TIME] = clock
         lanes[lane, LANE_STATUS] = status

@@ -99,6 +99,62 @@ def finish_transfer(
     return elapse(windows, profiles, profile, ready, cost) if profile else ready + cost
 
 
+@njit(cache=True, inline="always")
+def advance(
+    ops: Ints, lanes: Ints, ranks: Ints, records: Ints, work: Ints, step_end: Ints, times: Ints,
+    windows: npt.NDArray[np.float64], profiles: Ints, chance: Chance, lane: int, top: int,
+) -> tuple[int, int, int, int]:  # fmt: skip
+    """Run a lane's own ops until it reaches a transfer (RUNNABLE), a record that has not happened, or its end.
+
+    Returns its next op, its time, its status, and the stack's top with the lanes that its records woke.
+    It is written into the loops that call it: numba counts references to every array handed to a real function.
+    """
+    rank = lanes[lane, LANE_RANK]
+    at, stop, now = lanes[lane, LANE_AT], lanes[lane, LANE_STOP], lanes[lane, LANE_TIME]
+    profile = ranks[rank, RANK_PROFILE]
+    note = ranks[rank, RANK_NOTES] - ranks[rank, RANK_FIRST_OP]
+    status = FINISHED
+    while at < stop:
+        value = ops[at, 1]
+        kind = ops[at, 0] & CODE_MASK
+        if kind <= HOST:
+            if chance.compute_sigma > 0.0:
+                factor = draw_factor(chance.seed, chance.compute_sigma, ranks[rank, RANK_ID], at)
+                value = int(np.rint(value * factor))
+            end = elapse(windows, profiles, profile, now, value) if profile and kind == COMPUTE else now + value
+            if times.shape[0] > 0:
+                times[note + at, START] = now
+                times[note + at, READY] = now
+                times[note + at, END] = end
+            now = end
+        elif kind == MARK:
+            if now > step_end[value]:
+                step_end[value] = now
+        elif kind == RECORD:
+            record = ranks[rank, RANK_RECORDS] + ops[at, 2]
+            awaited = records[record] == AWAITED
+            records[record] = now
+            if awaited:
+                for other in range(ranks[rank, RANK_LANES], ranks[rank + 1, RANK_LANES]):
+                    blocked = lanes[other, LANE_STATUS] == BLOCKED_ON_RECORD
+                    if blocked and ops[lanes[other, LANE_AT], 2] == ops[at, 2]:
+                        lanes[other, LANE_STATUS] = RUNNABLE
+                        work[top] = other
+                        top += 1
+        elif kind == WAIT:
+            record = ranks[rank, RANK_RECORDS] + ops[at, 2]
+            if records[record] < 0:
+                records[record] = AWAITED
+                status = BLOCKED_ON_RECORD
+                break
+            now = max(now, records[record])
+        else:
+            status = RUNNABLE
+            break
+        at += 1
+    return at, now, status, top
+
+
 @njit(cache=True)
 def run(wires: Wires, state: State, chance: Chance) -> None:
     """Run until no lane can move; the lanes' status shows whether all of them ended.
@@ -116,55 +172,14 @@ def run(wires: Wires, state: State, chance: Chance) -> None:
         top -= 1
         lane = work[top]
         rank = lanes[lane, LANE_RANK]
-        at, stop, now = lanes[lane, LANE_AT], lanes[lane, LANE_STOP], lanes[lane, LANE_TIME]
-        profile = ranks[rank, RANK_PROFILE]
         note = ranks[rank, RANK_NOTES] - ranks[rank, RANK_FIRST_OP]
-        status = FINISHED
-        while at < stop:
-            word, value = ops[at, 0], ops[at, 1]
-            kind = word & CODE_MASK
-
-            if kind <= HOST:
-                if chance.compute_sigma > 0.0:
-                    factor = draw_factor(chance.seed, chance.compute_sigma, ranks[rank, RANK_ID], at)
-                    value = int(np.rint(value * factor))
-                end = elapse(windows, profiles, profile, now, value) if profile and kind == COMPUTE else now + value
-                if noting:
-                    times[note + at, START] = now
-                    times[note + at, READY] = now
-                    times[note + at, END] = end
-                now = end
-                at += 1
-
-            elif kind == MARK:
-                if now > step_end[value]:
-                    step_end[value] = now
-                at += 1
-
-            elif kind == RECORD:
-                record = ranks[rank, RANK_RECORDS] + ops[at, 2]
-                awaited = records[record] == AWAITED
-                records[record] = now
-                if awaited:
-                    for other in range(ranks[rank, RANK_LANES], ranks[rank + 1, RANK_LANES]):
-                        blocked = lanes[other, LANE_STATUS] == BLOCKED_ON_RECORD
-                        if blocked and ops[lanes[other, LANE_AT], 2] == ops[at, 2]:
-                            lanes[other, LANE_STATUS] = RUNNABLE
-                            work[top] = other
-                            top += 1
-                at += 1
-
-            elif kind == WAIT:
-                record = ranks[rank, RANK_RECORDS] + ops[at, 2]
-                if records[record] < 0:
-                    records[record] = AWAITED
-                    status = BLOCKED_ON_RECORD
-                    break
-                now = max(now, records[record])
-                at += 1
-
-            else:
-                size = word >> BATCH_SHIFT
+        status = RUNNABLE
+        while status == RUNNABLE:
+            at, now, status, top = advance(
+                ops, lanes, ranks, records, work, step_end, times, windows, profiles, chance, lane, top
+            )
+            if status == RUNNABLE:
+                size = ops[at, 0] >> BATCH_SHIFT
                 resume = now
                 # A message to itself (a folded ring) is delivered while the batch is still being issued.
                 lanes[lane, LANE_PENDING] = size
@@ -254,10 +269,8 @@ def run(wires: Wires, state: State, chance: Chance) -> None:
                 if lanes[lane, LANE_PENDING]:
                     lanes[lane, LANE_RESUME] = now
                     status = BLOCKED_ON_TRANSFER
-                    break
-
-        lanes[lane, LANE_AT] = at
-        lanes[lane, LANE_TIME] = now
+            lanes[lane, LANE_AT] = at
+            lanes[lane, LANE_TIME] = now
         lanes[lane, LANE_STATUS] = status
         if status == FINISHED:
             work[NUM_FINISHED] += 1

@@ -10,7 +10,10 @@ import polars as pl
 
 from prism.errors import BadConfigError
 from prism.records.ops import COLLECTIVES, GROUPS, POINT_TO_POINT, RANKS
+from prism.simulate.cluster import Cluster
+from prism.simulate.cluster_file import load_cluster
 from prism.simulate.graph import Graph
+from prism.simulate.plans.model import PEAK_FLOPS
 from prism.simulate.solving.slowdowns import Slowdown
 from prism.simulate.solving.solver import BandwidthChange, SolveConfig
 from prism.simulate.what_if.background import LinkLoad
@@ -23,6 +26,8 @@ class Plan:
     graph: Graph
     config: SolveConfig
     background: tuple[LinkLoad, ...] = ()  # other jobs' traffic on the links
+    cluster: Cluster | None = None  # where it runs, if not where it was asked about
+    gpu: str = ""  # the kind of GPU that compute was timed on; empty where it is not known
 
 
 def load_links(plan: Plan, loads: Iterable[LinkLoad]) -> Plan:
@@ -56,6 +61,26 @@ def make_ideal(plan: Plan, word: str) -> Plan:
     ops = plan.graph.ops.join(median, on="name", how="left", maintain_order="left")
     ideal = pl.when(chosen & pl.col("duration_ns").is_not_null()).then("ideal").otherwise("duration_ns")
     return replace(plan, graph=replace(plan.graph, ops=ops.with_columns(ideal.alias("duration_ns")).drop("ideal")))
+
+
+def move_to(plan: Plan, name: str) -> Plan:
+    """The same job on another cluster, a preset or a file; compute as it is, so a GPU of its own is another change."""
+    cluster = load_cluster(name)
+    return replace(plan, cluster=cluster)
+
+
+def change_gpu(plan: Plan, name: str) -> Plan:
+    """Compute as much shorter as the data sheets' BF16 peaks differ: a bound, for large matrix products."""
+    for gpu in (plan.gpu, name):
+        if gpu not in PEAK_FLOPS:
+            shown = f"the GPU '{gpu}' is not known" if gpu else "it was timed on a GPU that --cluster has to name"
+            raise BadConfigError(f"what-if 'gpu {name}': {shown}; known are {', '.join(PEAK_FLOPS)}")
+    factor = PEAK_FLOPS[plan.gpu] / PEAK_FLOPS[name]
+    longer = (pl.col("duration_ns") * factor).round().cast(pl.Int64)
+    ops = plan.graph.ops.with_columns(
+        pl.when(pl.col("kind") == "compute").then(longer).otherwise("duration_ns").alias("duration_ns")
+    )
+    return replace(plan, graph=replace(plan.graph, ops=ops), gpu=name)
 
 
 def drop_overlap(plan: Plan) -> Plan:
@@ -93,6 +118,7 @@ def change_degree(plan: Plan, slot: str, degree: int) -> Plan:
     """More or fewer replicas along `slot`: replica i runs what replica i modulo the old degree ran.
 
     Programs stay as they are, so the work per rank does too; new replicas are packed onto hosts behind the old ones.
+    Groups that span all replicas, such as the whole world, span all of the new ones.
     """
     graph = plan.graph
     seats = graph.groups.filter(pl.col("slot") == slot)
@@ -105,19 +131,35 @@ def change_degree(plan: Plan, slot: str, degree: int) -> Plan:
     others = graph.groups.filter(pl.col("slot") != slot).with_columns(
         pl.Series("replica", replica)[graph.groups.filter(pl.col("slot") != slot)["rank"]]
     )
-    torn = (
-        others.group_by("group").agg(pl.col("replica").n_unique(), pl.col("slot").first()).filter(pl.col("replica") > 1)
-    )
-    if torn.height:
-        raise BadConfigError(f"groups of slot '{torn['slot'][0]}' span replicas of '{slot}'; its degree cannot change")
     old = int(sizes[0])
     size = graph.num_ranks // old
     place = np.empty(graph.num_ranks, np.int64)  # number of a rank inside its replica
     for i in range(old):
         place[replica == i] = np.arange(size)
+    _check_spanning(graph, others.with_columns(pl.Series("place", place)[others["rank"]]), slot, old)
     rank_at = np.empty((old, size), np.int64)
     rank_at[replica, place] = np.arange(graph.num_ranks)
     return replace(plan, graph=_replicate(graph, slot, rank_at, replica, place, degree))
+
+
+def _check_spanning(graph: Graph, others: pl.DataFrame, slot: str, old: int) -> None:
+    """Groups that span replicas must hold the same places of all of them, and carry no messages, which name ranks."""
+    spans = others.group_by("group").agg(
+        pl.col("replica").n_unique().alias("replicas"), pl.col("place").n_unique().alias("places"), pl.len(),
+        pl.col("slot").first(),
+    ).filter(pl.col("replicas") > 1)  # fmt: skip
+    torn = spans.filter((pl.col("replicas") != old) | (pl.col("replicas") * pl.col("places") != pl.col("len")))
+    if torn.height:
+        raise BadConfigError(
+            f"groups of slot '{torn['slot'][0]}' span some replicas of '{slot}', not all; its degree cannot change"
+        )
+    sends = graph.ops.filter(
+        pl.col("kind").is_in(POINT_TO_POINT) & pl.col("slot").is_in(spans["slot"].unique().to_list())
+    )
+    if sends.height:
+        raise BadConfigError(
+            f"messages of slot '{sends['slot'][0]}' name ranks across replicas of '{slot}'; its degree cannot change"
+        )
 
 
 def _replicate(
@@ -146,6 +188,9 @@ def _replicate(
         if slots[0] == slot:
             tables = [number[:, place[members[0]]]]
             slots, kinds = [slots[0]] * degree, [kinds[0]] * degree
+        elif len(np.unique(replica[members])) > 1:
+            tables = [np.sort(number[:, np.unique(place[members])].ravel())]
+            slots, kinds = [slots[0]] * len(tables[0]), [kinds[0]] * len(tables[0])
         else:
             tables = [number[copy, place[members]] for copy in copies[replica[members[0]]]]
         for table in tables:

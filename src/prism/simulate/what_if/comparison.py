@@ -80,6 +80,9 @@ class Comparison:
 
 def solve_plan(plan: Plan, costs: CostModel, *, contention: bool = False) -> Outcome:
     """Solve a plan with every op's time kept, folded unless links are shared."""
+    if plan.cluster is not None:
+        hosts = int(plan.graph.ranks["host"].max() or 0) + 1  # type: ignore[arg-type]
+        costs = ClusterCosts(replace(plan.cluster, num_hosts=max(plan.cluster.num_hosts, hosts)), None)
     if plan.background:
         if not isinstance(costs, ClusterCosts):
             raise BadConfigError("other jobs' traffic needs a described cluster; give --cluster")

@@ -9,6 +9,8 @@ overlap off                      one stream per rank
 placement packed 8               ranks on hosts anew; also: placement strided 8
 swap rank 3 rank 9               two ranks change places
 dp degree 128                    more or fewer replicas
+cluster dgx-b200                 the same job on another cluster
+gpu B200                         compute as much shorter as the GPUs' peaks differ
 uplinks load 0.4                 other jobs hold 0.4 of these links; also: leaf-3, host-2, leaf-0>spine-1
 """
 
@@ -28,17 +30,19 @@ from prism.simulate.what_if.changes import (
     Plan,
     change_bandwidth,
     change_degree,
+    change_gpu,
     drop_overlap,
     known_words,
     load_links,
     make_ideal,
+    move_to,
     place_ranks,
     slow_down,
     swap_ranks,
 )
 
 _UNITS = {"ns": 1, "us": 10**3, "ms": 10**6, "s": 10**9}
-_VERBS = ("speed", "bandwidth", "ideal", "degree", "load", "overlap", "placement", "swap")
+_VERBS = ("speed", "bandwidth", "ideal", "degree", "load", "overlap", "placement", "swap", "cluster", "gpu")
 
 
 def apply_change(plan: Plan, text: str) -> Plan:
@@ -47,6 +51,20 @@ def apply_change(plan: Plan, text: str) -> Plan:
     match words:
         case ["overlap", "off"]:
             return drop_overlap(plan)
+        case ["cluster", name]:
+            return move_to(plan, name)
+        case ["gpu", name]:
+            return change_gpu(plan, name)
+        case [("tp" | "pp" | "cp" | "ep") as degree, "degree", _]:
+            raise BadConfigError(
+                f"what-if '{text}': another {degree} degree changes what each rank computes, which a graph does not "
+                "hold; ask `prism estimate --layout`, or emulate the program with it"
+            )
+        case ["microbatches", _]:
+            raise BadConfigError(
+                f"what-if '{text}': another number of micro-batches changes what each rank computes, which a graph "
+                "does not hold; ask `prism estimate --global-batch`, or emulate the program with it"
+            )
         case ["placement", order, count]:
             _expect(text, order, ("packed", "strided"))
             return place_ranks(plan, order, _whole(text, count))

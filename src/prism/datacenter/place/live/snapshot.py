@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from typing import Literal, Protocol
 
 from prism.datacenter.place.clusters import Cluster, Job
-from prism.datacenter.place.policies import POLICIES
+from prism.datacenter.place.policies import DEFAULT, POLICIES
 from prism.datacenter.place.run_times import RunTimes
 from prism.datacenter.place.scheduler import Scheduler
 
@@ -100,7 +100,7 @@ def build_scheduler(
         gpus = seen.gpus or known.gpus
         # Clusters do not report which GPUs are below one leaf switch.
         clusters.append(replace(known, gpus=max(1, gpus), leaf_gpus=0))
-    scheduler = Scheduler(clusters, POLICIES["prism"])
+    scheduler = Scheduler(clusters, POLICIES[DEFAULT])
     scheduler.times = times
     for seen in snapshots:
         site = scheduler.sites[seen.cluster]

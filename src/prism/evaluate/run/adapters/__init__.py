@@ -21,8 +21,4 @@ def open_adapter(name: str) -> Adapter:
         from prism.evaluate.run.adapters.command import CommandAdapter
 
         return CommandAdapter()
-    if name in ("inspect", "opencompass"):
-        from prism.evaluate.run.adapters.bridge import BridgeAdapter
-
-        return BridgeAdapter(name)
-    raise BadConfigError(f"'{name}' is no adapter; expected builtin, lm-eval, command, inspect or opencompass")
+    raise BadConfigError(f"'{name}' is no adapter; expected builtin, lm-eval or command")

@@ -201,6 +201,8 @@ class Peer:
         sys.stdout.write(found.get("printed", ""))
         if "raised" in found:
             error = self.decode(found["raised"])
+            if not (isinstance(error, type) and issubclass(error, Exception)):
+                raise EOFError  # no error of a program ends the process of its test
             raise error(*self.decode(found["with"]))
         return found
 
@@ -250,6 +252,8 @@ class Peer:
             if not (self.trusts or is_shown) and (name.startswith("_") or not _is_of_test(own)):
                 raise Refused(f"{type(own).__name__}.{name}")
             if op == "set":
+                if not self.trusts and callable(getattr(type(own), name, None)):
+                    raise Refused(f"the method {type(own).__name__}.{name}")
                 setattr(own, name, self.decode(request["value"]))
             return {"value": self.encode(getattr(own, name)) if op == "get" else None}
         args = self.decode(request["args"])

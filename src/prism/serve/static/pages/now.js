@@ -81,7 +81,7 @@ function jobsCard(jobs) {
   const ordered = [...real].sort((a, b) => WORST.indexOf(a.health) - WORST.indexOf(b.health) || a.id.localeCompare(b.id));
   const row = (job) => h("li", { class: `ribbon ${isOld(job) ? "unknown" : job.health}` }, health(isOld(job) ? "unknown" : job.health, job.health_text),
     h("a", { href: job.source === "supervised" ? address.link("/failures", { run: job.key }) : address.link("/job", { key: job.key }) }, job.id),
-    h("span", { class: "note" }, sayState(job)), sparkline(job.trend_s, { width: 260, height: 30 }),
+    h("span", { class: "note" }, sayState(job)), h("span", { class: "trend" }, sparkline(job.trend_s, { width: 260, height: 30 })),
     h("span", { class: "num" }, job.step_s === null ? "– a step" : `${seconds(job.step_s)} a step`), h("span", { class: "note" }, `as of ${ago(job.looked_until_ns)}`));
   return card("Jobs", h("ul", { class: "ribbons" }, ordered.slice(0, 60).map(row)), { about: `worst first; the ribbon is the time of the last steps${real.length > 60 ? `; ${whole(real.length - 60)} more are on the Cluster page` : ""}` });
 }

