@@ -92,6 +92,6 @@ def kernel(function: Function) -> Function:
     return cast(Function, Kernel(function))
 
 
-def njit(**options: bool) -> Callable[[Function], Function]:
+def njit(**options: bool) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     """As numba's, for functions that Python cannot run as they are; numba is imported when one is called."""
-    return lambda function: cast(Function, Kernel(function, always=True, **options))
+    return lambda function: Kernel(function, always=True, **options)
