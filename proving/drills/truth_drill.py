@@ -17,20 +17,20 @@ import os
 import random
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 import tempfile
-import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 from urllib.error import URLError
 from urllib.request import Request, urlopen
+
+import polars as pl
+
+from proving.drills.truth_ledger import Hook, Ledger, free_port, open_page, seen_by, write_diagnosis
 
 _TOLD_WITHIN_S = 10.0
 _PATIENCE_S = 60.0
@@ -49,61 +49,13 @@ for step in range(1, steps + 1):
 """
 
 
-@dataclass
-class Ledger:
-    """What happened, what was told, and what was untrue."""
-
-    events: int = 0
-    harms: list[str] = field(default_factory=list)
-    delays_s: list[float] = field(default_factory=list)
-    sick: dict[str, float] = field(default_factory=dict)  # what is known to be sick, and since when
-    looks: int = 0
-
-    def harm(self, text: str) -> None:
-        """Count one."""
-        self.harms.append(f"{time.strftime('%H:%M:%S')} {text}")
-        print(f"  HARM {text}", flush=True)
-
-
-class Hook(ThreadingHTTPServer):
-    """The receiver of messages; while it is down it answers nothing but 503."""
-
-    def __init__(self) -> None:
-        self.got: list[tuple[float, dict[str, Any]]] = []
-        self.down = False
-        super().__init__(("127.0.0.1", 0), _Handler)
-        threading.Thread(target=self.serve_forever, args=(0.05,), daemon=True).start()
-
-    def find(self, since: int, status: str, kind: str, word: str) -> float | None:
-        """When such a message came."""
-        for at, body in self.got[since:]:
-            whole = json.dumps(body)
-            if body["status"] == status and kind in ("", body["kind"]) and word in whole:
-                return at
-        return None
-
-
-class _Handler(BaseHTTPRequestHandler):
-    def do_POST(self) -> None:
-        body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
-        hook = self.server
-        assert isinstance(hook, Hook)
-        if not hook.down:
-            hook.got.append((time.time(), body))
-        self.send_response(503 if hook.down else 200)
-        self.end_headers()
-
-    def log_message(self, *words: Any) -> None:
-        """Say nothing."""
-
-
 class Drill:
     """One folder, one service, one receiver."""
 
     def __init__(self, folder: Path, browser: Any, seed: int) -> None:
         self.folder, self.browser, self.random = folder, browser, random.Random(seed)
         self.hook, self.ledger = Hook(), Ledger()
-        self.port = _free_port()
+        self.port = free_port()
         self.address = f"http://127.0.0.1:{self.port}"
         (folder / "out").mkdir(parents=True)
         url = f"http://127.0.0.1:{self.hook.server_port}/"
@@ -346,6 +298,45 @@ class Drill:
             if any(name in json.dumps(body) for _, body in self.hook.got[since:]):
                 self.ledger.harm(f"{name} is of last year, and people were told")
 
+    def replay(self) -> None:
+        """A watch of a minute of made traffic, as it happens: a GPU is at fault from its 20th to its 45th second."""
+        source, state, made = self.folder / "live", self.folder / "out" / "live", self.folder / "made"
+        source.mkdir()
+        self.prism("scenario", "slow-gpu-64", "--output", str(made), "--quiet").wait()
+        flows, fault = (
+            pl.read_parquet(made / "flows.parquet"),
+            json.loads((made / "truth.json").read_text())["faults"][0],
+        )
+        host, first_ns = fault["accepted"][0]["id"], int(flows["start_ns"].min())  # type: ignore[arg-type]
+        watch = self.prism("watch", str(source), "--topology", str(made / "topology.csv"), "--state", str(state),
+                           "--every", "2")  # fmt: skip
+        self.wait("the watch", (state / "lock").exists)
+        time.sleep(3.0)
+        begin_ns = time.time_ns()
+        shift = begin_ns - first_ns
+        flows = flows.with_columns(pl.col("start_ns", "end_ns") + shift)
+        onset_s, end_s = ((fault[name] + shift) / 1e9 for name in ("start_ns", "end_ns"))
+        with self.event(f"a GPU of {host} is slow, in a minute that is replayed") as since:
+            for second in range(61):
+                after, until = begin_ns + (second - 1) * 10**9, begin_ns + second * 10**9
+                time.sleep(max(0.0, until / 1e9 - time.time()))
+                part = flows.filter((pl.col("end_ns") >= after) & (pl.col("end_ns") < until))
+                part.write_parquet(source / f".{second:03}.parquet")
+                (source / f".{second:03}.parquet").rename(source / f"{second:03}.parquet")
+            self.wait("what the watch finds", lambda: seen_by(state) is not None)
+            seen_s = seen_by(state) or time.time()
+            self.told(since, "opened", "slow_compute", host, seen_s)
+            told_s = self.hook.find(since, "opened", "slow_compute", host) or 0.0
+            print(f"     told {told_s - onset_s:.1f} s after its onset, which the watch needs most of", flush=True)
+            over_s = self.hook.find(since, "resolved", "slow_compute", host)
+            if over_s is not None and over_s < end_s:
+                self.ledger.harm(f"resolved {end_s - over_s:.0f} s before the slow GPU was well")
+            self.look()
+        with self.event("  and its watch is stopped on request") as since:
+            watch.terminate()
+            watch.wait()
+            self.told(since, "opened", "watch_lost", "live", time.time())
+
     def close(self) -> None:
         """Stop what runs."""
         self.service.terminate()
@@ -354,59 +345,13 @@ class Drill:
         self.hook.server_close()
 
 
-def write_diagnosis(path: Path, name: str, *, sick: bool, age_s: float = 0.0) -> None:
-    """What `prism diagnose --output` writes of one job of four hosts, two of them of a name of its own."""
-    now_ns = int((time.time() - age_s) * 1e9)
-    hosts = [f"{name}-n{n}" for n in range(4)]
-    finding = {
-        "kind": "slow_compute", "job": f"{name}-job", "culprit": {"type": "host", "id": hosts[0]}, "score": 0.9,
-        "start_ns": now_ns - 30 * 10**9, "end_ns": now_ns - 2 * 10**9, "lost_gpu_seconds": 90.0, "evidence": "1.4x",
-    }  # fmt: skip
-    steps = [
-        {"index": n, "start_ns": now_ns - (20 - n) * 10**9, "end_ns": now_ns - (19 - n) * 10**9} for n in range(20)
-    ]
-    job = {
-        "id": f"{name}-job", "endpoints": [f"10.0.{n}.1" for n in range(4)], "hosts": hosts, "pairs": [], "groups": [],
-        "layout": {"dp": 4, "tp": 1, "pp": 1, "cp": 1, "ep": 1, "confidence": 0.9}, "stages": {}, "steps": steps,
-        "state": "running", "started_ns": now_ns - 60 * 10**9,
-    }  # fmt: skip
-    document = {"schema": "prism.diagnosis/1", "jobs": [job], "findings": [finding] if sick else [], "notes": []}
-    aside = path.with_suffix(".writing")
-    aside.write_text(json.dumps(document))
-    aside.replace(path)
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-    return port
-
-
-@contextmanager
-def open_page(address: str, wanted: bool) -> Iterator[Any]:
-    """The front page in a real browser, which stays open and follows by itself."""
-    if not wanted or shutil.which("chromium") is None:
-        yield None
-        return
-    from selenium import webdriver
-
-    options = webdriver.ChromeOptions()
-    for flag in ("--headless=new", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage"):
-        options.add_argument(flag)
-    browser = webdriver.Chrome(options=options, service=webdriver.ChromeService(shutil.which("chromedriver")))
-    try:
-        yield browser
-    finally:
-        browser.quit()
-
-
 def run(folder: Path, rounds: int, seed: int, browser: Any) -> Ledger:
-    """So many rounds of everything, in an order of the seed."""
+    """A minute that is replayed, then so many rounds of everything, in an order of the seed."""
     drill = Drill(folder, browser, seed)
     if browser is not None:
         browser.get(drill.address + "/")
     try:
+        drill.replay()
         for _ in range(rounds):
             todo: list[Callable[[], None]] = [
                 *(lambda how=how: drill.rank_dies(how) for how in ("SIGKILL", "SIGSEGV", "SIGABRT", "exit")),
@@ -435,7 +380,7 @@ def main() -> int:
     parser.add_argument("--no-browser", action="store_true")
     asked = parser.parse_args()
     folder = Path(tempfile.mkdtemp(prefix="truth-drill-"))
-    with open_page("", not asked.no_browser) as browser:
+    with open_page(not asked.no_browser) as browser:
         ledger = run(folder / "drill", asked.rounds, asked.seed, browser)
     delays = sorted(ledger.delays_s)
     middle, worst = (delays[len(delays) // 2], delays[-1]) if delays else (0.0, 0.0)

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
 from browser import (
     FAR_LIMIT,
@@ -177,6 +178,26 @@ def test_what_changes_in_the_folder_appears_by_itself(browser: Any, service: Run
         "the old one",
         lambda: "42 / 55" in browser.execute_script("return document.querySelector('.tiles').innerText"),
         30,
+    )
+
+
+def test_a_rank_is_found_by_its_host_and_the_strip_shows_every_rank(browser: Any, service: RunningService) -> None:
+    open_page(browser, f"{service.address}/job?key=report~job-1")
+    rows = "return document.querySelector('canvas.minimap').dataset.rows"
+    assert wait_for("the strip", lambda: browser.execute_script(rows), 600) == "64"
+    host = httpx.get(f"{service.address}/api/job", params={"key": "report~job-1"}, timeout=600).json()["ranks"][-1][
+        "host"
+    ]
+    find = """
+    const field = document.querySelector('input[name=place]');
+    field.value = arguments[0]; field.form.requestSubmit(); return field.getAttribute('aria-invalid');
+    """
+    assert browser.execute_script(find, host) == "false"
+    assert (
+        browser.execute_script(
+            find.replace("field.form", "document.querySelector('input[name=place]').form"), "no-such-host"
+        )
+        == "true"
     )
 
 

@@ -177,7 +177,7 @@ def run_nominate(
     rounds: Annotated[int, typer.Option(help="Rounds to make; 0: until stopped.", min=0)] = 0,
     patience_s: Annotated[float, typer.Option(help="Seconds until one more worker is nominated.", min=1.0)] = 300.0,
 ) -> None:
-    """Tell MultiKueue which worker cluster each waiting workload should be sent to, instead of a race of all."""
+    """Experimental, never run on a real Kueue: tell MultiKueue to which worker cluster each waiting workload goes."""
     from prism.datacenter.place.live.kueue import KueueCluster
     from prism.datacenter.place.live.nominating import Nominator
     from prism.datacenter.place.live.snapshot import SubmitError

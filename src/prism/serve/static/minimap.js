@@ -3,7 +3,7 @@ import { colour } from "./charts.js";
 import { load } from "./data.js";
 import { h } from "./dom.js";
 
-const HEIGHT = 34, ROWS = 32;
+const HEIGHT = 34, MOST_ROWS = 1024; // all ranks of most jobs; of larger ones the strip says how many it shows
 
 export class Minimap {
   constructor(timeline) {
@@ -31,8 +31,11 @@ export class Minimap {
     const { timeline } = this, { first, span } = this.extent;
     this.asked = true; this.stale = false;
     try {
-      const document = await load("timeline", { key: timeline.key, from_ns: Math.floor(first), to_ns: Math.ceil(first + span), width: Math.max(16, Math.min(1024, Math.round(timeline.plotWidth))), first_row: 0, num_rows: ROWS, by: "rank", hide: "", expected: "" });
+      const rows = Math.min(MOST_ROWS, timeline.state.by === "rank" ? timeline.numRows : MOST_ROWS);
+      const document = await load("timeline", { key: timeline.key, from_ns: Math.floor(first), to_ns: Math.ceil(first + span), width: Math.max(16, Math.min(1024, Math.round(timeline.plotWidth))), first_row: 0, num_rows: rows, by: "rank", hide: "", expected: "" });
       const { picture } = document;
+      this.canvas.title = picture.num_rows > picture.labels.length ? `The strip shows the first ${picture.labels.length} of ${picture.num_rows} ranks` : `The strip shows all ${picture.num_rows} ranks`;
+      this.canvas.dataset.rows = String(picture.labels.length);
       this.picture = picture.pixels ? timeline.paintPixels(picture.pixels, picture.width, picture.labels.length, document.kinds) : null;
     } catch { this.picture = null; }
     this.asked = false;

@@ -17,11 +17,12 @@ function rgb(kind) {
 }
 
 export class Timeline {
-  // options: key, state {from, to, row, by, hide, expected, height}, findings [{finding, ranks}], lanes, steps(), tools(), onchange(state, push), onfirst(document)
+  // options: key, state {from, to, row, by, hide, expected, height}, findings [{finding, ranks}], ranks [{rank, host, endpoint, stage}], lanes, steps(), tools(), onchange(state, push), onfirst(document)
   constructor(options) {
     this.options = options;
     this.key = options.key;
     this.findings = options.findings || [];
+    this.places = new Map((options.ranks || []).map((place) => [place.rank, place]));
     this.state = { from: null, to: null, row: 0, by: "rank", hide: new Set(), expected: "", height: null, ...options.state };
     this.shown = null; // the document on the screen, and the window it was drawn for
     this.pictures = null;
@@ -400,7 +401,7 @@ export class Timeline {
       const row = this.pictures.window.row + i;
       const y = this.top + (row - this.state.row) * this.rowHeight;
       if (y < this.top || y + this.rowHeight > this.height + 1 || row % every) continue;
-      c.fillStyle = blamed.has(ranks[i]) && this.state.by === "rank" ? colour("--bad") : colour("--soft");
+      c.fillStyle = blamed.has(ranks[i]) && this.state.by === "rank" ? colour("--bad") : ranks[i] === this.found ? colour("--accent") : colour("--soft");
       c.save(); c.beginPath(); c.rect(0, y - 8, this.gutter - 6, this.rowHeight + 16); c.clip();
       // Of a long label the end is shown, because it distinguishes the rows.
       const wide = c.measureText(labels[i]).width, room = this.gutter - 10;
@@ -473,7 +474,7 @@ export class Timeline {
     clear(this.where,
       h("span", {}, `${clock(origin + BigInt(from), { places, date: true })}, ${nanoseconds(to - from)} in sight`),
       h("span", {}, `${plural(sight.num_spans, "span")} of ${whole(this.shown.total_spans)}`,
-        sight.num_rows > sight.labels.length ? `, rows ${whole(this.state.row + 1)} to ${whole(this.state.row + sight.labels.length)} of ${whole(sight.num_rows)}` : `, ${plural(sight.num_rows, "row")}`,
+        sight.num_rows > sight.labels.length ? `, rows ${whole(this.state.row + 1)} to ${whole(this.state.row + sight.labels.length)} of ${whole(sight.num_rows)}, as many as fit: the wheel, the arrows and the search lead to the others` : `, ${plural(sight.num_rows, "row")}`,
         this.state.expected && this.shown.expected && !this.shown.expected.pixels ? "; zoom in to see what was expected" : ""));
   }
 
@@ -491,8 +492,27 @@ export class Timeline {
       h("span", { class: "chips", role: "group", "aria-label": "Kinds" }, kinds.map((kind) =>
         h("button", { class: "chip", "aria-pressed": String(state.hide.has(kind)), title: `Hide or show ${kind}`, onclick: () => { state.hide.has(kind) ? state.hide.delete(kind) : state.hide.add(kind); this.drawBar(); this.changed(); } },
           h("span", { class: "sw", style: { background: COLOURS[kind] } }), kind))),
-      h("span", { class: "grow" }),
+      h("span", { class: "grow" }), this.places.size > 8 ? this.finder() : null,
       this.options.tools?.() || null);
+  }
+
+  // A rank, a host or an address: the row moves into sight.
+  finder() {
+    const find = (event) => {
+      event.preventDefault();
+      const text = new FormData(event.target).get("place").trim().toLowerCase();
+      const found = [...this.places.values()].find((p) => [String(p.rank), p.host.toLowerCase(), p.endpoint.toLowerCase()].includes(text)) || [...this.places.values()].find((p) => text && `${p.host} ${p.endpoint}`.toLowerCase().includes(text));
+      event.target.elements.place.setAttribute("aria-invalid", String(!found));
+      if (found) this.showRank(found.rank);
+    };
+    return h("form", { class: "chips", role: "search", onsubmit: find }, h("input", { type: "search", name: "place", "aria-label": "Find a rank, host or address", placeholder: "Rank, host", style: { width: "110px" } }));
+  }
+
+  showRank(rank) {
+    if (this.state.by === "lane") this.state.by = "rank";
+    this.found = rank;
+    this.state.row = Math.max(0, Math.min(this.numRows - this.visibleRows, rank - Math.floor(this.visibleRows / 2)));
+    this.changed(true);
   }
 
   toggleLanes() {
@@ -634,7 +654,8 @@ export class Timeline {
     } catch { return; }
     const shown = found.observed.filter((span) => !this.state.hide.has(span.kind));
     const more = found.num_observed - Math.min(4, shown.length);
-    put(h("b", {}, picture.labels[row]), shown.slice(0, 4).map(describeSpan), more > 0 && found.num_observed > 4 ? h("div", { class: "note" }, `and ${whole(more)} more here; zoom in`) : null,
+    const place = this.places.get(picture.ranks[row]);
+    put(h("b", {}, picture.labels[row]), place && h("div", { class: "note" }, [`host ${place.host}`, place.endpoint === place.host ? "" : place.endpoint, place.stage === null ? "" : `stage ${place.stage}`].filter(Boolean).join(", ")), shown.slice(0, 4).map(describeSpan), more > 0 && found.num_observed > 4 ? h("div", { class: "note" }, `and ${whole(more)} more here; zoom in`) : null,
       found.expected.length ? [h("hr"), h("b", {}, "expected"), found.expected.slice(0, 2).map(describeSpan)] : null,
       !shown.length && !found.expected.length ? h("div", { class: "note" }, "nothing here") : null);
   }

@@ -60,7 +60,7 @@ class JobPage {
 
   makeTimeline() {
     return new Timeline({
-      key: this.key, state: this.readState(), findings: this.data.findings, steps: () => this.steps, tools: () => this.tools(),
+      key: this.key, state: this.readState(), findings: this.data.findings, ranks: this.data.ranks, steps: () => this.steps, tools: () => this.tools(),
       onchange: (state, push) => { clearTimeout(this.waiting); this.waiting = setTimeout(() => this.write(state, push), push ? 0 : 120); },
       onfirst: (document) => { if (!this.steps.length && document.steps.length) { this.origin = BigInt(document.origin_ns); this.steps = document.steps; this.draw(); } },
     });
