@@ -320,7 +320,7 @@ def test_iterations_that_take_turns_are_a_unit_of_two() -> None:
     steps = _emulate(str(SCRIPTS / "trouble.py"), "order").prediction.steps
     assert steps.unit == 2
     assert steps.plain_ms > 0 and len(steps.special) == 1
-    assert steps.special[0].source.startswith("scripts/trouble.py") or steps.special[0].ms < steps.plain_ms
+    assert "scripts/trouble.py" in steps.special[0].source or steps.special[0].ms < steps.plain_ms
 
 
 def test_a_pipeline_of_two_stages_is_found_stitched_and_solved() -> None:

@@ -41,10 +41,7 @@ def expect_events(known: History, at_ns: int, config: PredictConfig) -> float:
     """How many parts will have an event: as many as in the last horizon, times its recent growth, within bounds."""
     horizon = round(config.horizon_days * DAY_NS)
 
-    def count(start: int, end: int) -> int:
-        return len(np.unique(known.event_part[(known.event_ns > start) & (known.event_ns <= end)]))
-
-    last, earlier = count(at_ns - horizon, at_ns), count(at_ns - 2 * horizon, at_ns - horizon)
+    last, earlier = (_count(known, at_ns - back * horizon, config) for back in (1, 2))
     growth = (last + 5.0) / (earlier + 5.0)  # five are added to each, so that a handful of events is no trend
     if abs(np.log(growth)) < 2.5 * np.sqrt(1.0 / (last + 5.0) + 1.0 / (earlier + 5.0)):
         return (last + earlier) / 2.0  # no significant change: the level is the mean of both horizons
@@ -98,8 +95,11 @@ def check_ranges(known: History, at_ns: int, config: PredictConfig, num_parts: i
 
 
 def _count(known: History, moment: int, config: PredictConfig) -> int:
+    """Parts that were in place at a moment and had an event within the horizon after it."""
     end = moment + round(config.horizon_days * DAY_NS)
-    return len(np.unique(known.event_part[(known.event_ns > moment) & (known.event_ns <= end)]))
+    hit = known.event_part[(known.event_ns > moment) & (known.event_ns <= end)]
+    there = (known.installed_ns <= moment) & (known.removed_ns > moment)
+    return len(np.intersect1d(hit, known.stay_part[there]))
 
 
 def set_level(score: Floats, expected: float) -> Floats:
