@@ -96,7 +96,7 @@ def describe(snapshot: Snapshot, source: Source, now_ns: int, *, alive: bool) ->
             place = source.path.rpartition("/")[0] or "."
             if any(watch.place == place for watch in snapshot.all_of(Watched)):
                 return None  # its state says the same
-            rows = [_of_finding(f.finding, f.id, place, {}, (), f.well if f.over else "") for f in source.findings]
+            rows = [_of_finding(f.finding, f.id, place, {}, (), _say_over(f.well, f.over)) for f in source.findings]
             return Look(now_ns=now_ns, source=path, tool="watch", at_ns=source.updated_ns, sightings=tuple(rows))
         case Supervised():
             return _look_of_run(source, path, now_ns)
