@@ -16,9 +16,8 @@ from typing import Any, TypeVar, cast
 import numpy as np
 
 _COMPILE_S = 0.6  # that Python spends on a kernel before it is compiled
-_LOAD_S = 0.05  # the same where it is on disk
 _IMPORT_S = 0.5  # the same on all kernels before numba is imported
-_ELEMENT_S = 1e-6  # that Python usually takes for an element
+_ELEMENT_S = 2e-5  # that Python may take for an element: some kernels look at it many times
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
@@ -28,9 +27,11 @@ class Kernel:
 
     spent_on_all_s = 0.0
 
-    def __init__(self, function: Callable[..., Any]) -> None:
+    def __init__(self, function: Callable[..., Any], *, always: bool = False, **options: bool) -> None:
         functools.update_wrapper(self, function)
         self.py_func = function
+        self._always = always
+        self._options = {"cache": True, "nogil": True, **options}
         self._spent_s = 0.0
         self._compiled: Any = None
 
@@ -40,7 +41,7 @@ class Kernel:
         if self._compiled is None:
             import numba
 
-            self._compiled = numba.njit(cache=True, nogil=True)(self.py_func)
+            self._compiled = numba.njit(**self._options)(self.py_func)
         return self._compiled
 
     @property
@@ -53,21 +54,21 @@ class Kernel:
 
     def __call__(self, *args: Any) -> Any:
         """Run compiled, or in Python while that is cheaper."""
-        if self._compiled is not None and self._compiled.overloads:
-            return self._compiled(*args)
-        if self._is_worth_it(_ELEMENT_S * sum(a.size for a in args if isinstance(a, np.ndarray))):
+        if self._always or (self._compiled is not None and self._compiled.overloads):
             return self.compiled(*args)
-        begin = time.perf_counter()
+        size = sum(a.size for a in args if isinstance(a, np.ndarray))
+        if self._is_worth_it(_ELEMENT_S * size):
+            return self.compiled(*args)
+        begin = time.thread_time()
         with np.errstate(all="ignore"):
             answer = self.py_func(*map(_widen, args))
-        spent = time.perf_counter() - begin
+        spent = time.thread_time() - begin
         self._spent_s += spent
         Kernel.spent_on_all_s += spent
         return answer
 
     def _is_worth_it(self, next_s: float) -> bool:
-        if self._spent_s + next_s <= _LOAD_S:
-            return False
+        """Whether to run compiled from now on; what is on disk is, once numba is there to load it."""
         if "numba" not in sys.modules and Kernel.spent_on_all_s + next_s < _IMPORT_S:
             return False
         return self._spent_s + next_s > _COMPILE_S or _is_on_disk(self.compiled)
@@ -89,3 +90,8 @@ def _is_on_disk(dispatcher: Any) -> bool:
 def kernel(function: Function) -> Function:
     """Make a kernel of a function of arrays and numbers; it releases the interpreter's lock once compiled."""
     return cast(Function, Kernel(function))
+
+
+def njit(**options: bool) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """As numba's, for functions that Python cannot run as they are; numba is imported when one is called."""
+    return lambda function: Kernel(function, always=True, **options)

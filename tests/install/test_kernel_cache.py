@@ -25,7 +25,7 @@ def find_kernel_sources(package: Path) -> list[str]:
     found = set()
     for path in package.rglob("*.py"):
         text = path.read_text()
-        if not any(word in text for word in ("import numba", "from numba", "import kernel\n")):
+        if not any(word in text for word in ("import numba", "from numba", "from prism.kernel import")):
             continue
         found.add(path)
         tree = ast.parse(text)

@@ -12,7 +12,7 @@ from prism.observe.jobs.step_counts import StreamStarts
 from prism.observe.traffic.records import keep_messages
 
 MS = 10**6
-LAYERS, STEPS = 24, 20
+LAYERS, STEPS = 24, 40
 FORWARD, BACKWARD = 15 * MS, 30 * MS
 
 
@@ -53,6 +53,25 @@ def test_heartbeats_by_a_timer_mark_nothing_though_about_as_much_is_sent_between
     norms = StreamStarts(times=layers.times[2 * LAYERS - 1 :: 2 * LAYERS] + MS, klass=0)
     assert time_small_messages([heartbeats], [layers]) is None
     assert time_small_messages([heartbeats, norms], [layers]) == pytest.approx(step, rel=0.01)
+
+
+def test_norms_mark_steps_between_evaluations_that_pause_for_many_of_them() -> None:
+    layers, norms, step = write_layers()
+    at = norms.times[[6, 12]]
+    pause = 20 * step
+
+    def hold(times: np.ndarray) -> np.ndarray:
+        return times + np.searchsorted(at, times, side="left") * pause
+
+    paused = [StreamStarts(times=hold(s.times), klass=s.klass) for s in (norms, layers)]
+    assert time_small_messages([paused[0]], [paused[1]]) == pytest.approx(step, rel=0.01)
+
+
+def test_norms_mark_steps_though_a_fault_moves_them_within_their_step_from_then_on() -> None:
+    layers, norms, step = write_layers()
+    late = np.where(norms.times > 12 * step, norms.times + 10 * MS, norms.times)
+    moved = StreamStarts(times=late, klass=0)
+    assert time_small_messages([moved], [layers]) == pytest.approx(step, rel=0.01)
 
 
 def test_small_flows_beside_rdma_are_left_out() -> None:

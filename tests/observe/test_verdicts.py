@@ -15,7 +15,7 @@ from test_finding_decisions import make_case, make_finding, make_messages
 from prism.observe.findings import contention
 from prism.observe.findings.case import culprit
 from prism.observe.findings.scoring import PER_STEP, score_delays
-from prism.observe.findings.verdicts import Proposal, _measure_noise, choose, covers, say_surely, weigh
+from prism.observe.findings.verdicts import Proposal, _measure_noise, choose, covers, weigh
 from prism.observe.findings.windows import Window, find_window, quantile_rows
 from prism.records.findings import Alternative, CulpritType, Finding, FindingKind
 
@@ -115,10 +115,6 @@ def test_a_place_that_is_no_likelier_than_others_is_not_reported() -> None:
 
     assert tell(0.4) == []
     assert tell(0.2) == [0.45]
-
-
-def test_a_wider_margin_is_said_more_surely() -> None:
-    assert [round(say_surely(margin), 3) for margin in (-0.1, 0.0, 0.5, 1.0)] == [0.9, 0.9, 0.95, 1.0]
 
 
 def test_what_gains_nothing_is_not_reported() -> None:

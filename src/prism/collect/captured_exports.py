@@ -6,7 +6,6 @@ from collections.abc import Iterator
 
 import numpy as np
 import polars as pl
-from numba import njit
 from numpy.typing import NDArray
 
 from prism.collect.address_text import write_addresses
@@ -14,6 +13,7 @@ from prism.collect.collector import Collector, Sender
 from prism.collect.packets import PACKET, Bytes, Packets, _find_ip, _u16, dissect
 from prism.collect.pcap import Capture
 from prism.collect.sflow import is_sflow
+from prism.kernel import njit
 
 _PORTS = frozenset({4739, 2055, 9995, 9996})  # where IPFIX and NetFlow are usually sent
 _VERSIONS = frozenset({b"\0\5", b"\0\x09", b"\0\x0a"})

@@ -9,10 +9,10 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
 
 from prism.collect.packets import BROKEN, CUT, ROCE, SKIPPED, Packets
+from prism.kernel import njit
 
 Table = NDArray[np.void]
 Counts = NDArray[np.int64]

@@ -6,13 +6,13 @@ from typing import Any
 
 import numpy as np
 import polars as pl
-from numba import njit
 from numpy.typing import NDArray
 
 from prism.collect.address_text import MAPPED, write_addresses
 from prism.collect.counts import SourceCounts
 from prism.collect.packets import Bytes
 from prism.collect.sampled_packets import SAMPLED
+from prism.kernel import njit
 
 _MESSAGE = np.dtype(
     [

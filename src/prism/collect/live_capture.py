@@ -12,12 +12,12 @@ from typing import Any
 
 import numpy as np
 import polars as pl
-from numba import njit
 
 from prism.collect.assembler import BurstConfig, FlowAssembler
 from prism.collect.counts import SourceCounts
 from prism.collect.packets import ETHERNET, INDEX, RAW, Bytes, Packets
 from prism.errors import BadConfigError
+from prism.kernel import njit
 
 # linux/if_packet.h
 _SOL_PACKET, _RX_RING, _STATISTICS, _VERSION, _TPACKET_V3 = 263, 5, 6, 10, 2

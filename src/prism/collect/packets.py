@@ -8,8 +8,9 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
+
+from prism.kernel import njit
 
 Bytes = NDArray[np.uint8]
 Packets = NDArray[np.void]

@@ -8,11 +8,11 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
 
 from prism.collect.packets import INDEX, LINK_TYPES, Bytes, Packets
 from prism.errors import BadFileError
+from prism.kernel import njit
 from prism.records.compression import is_compressed, unpack
 
 _MAX_PACKET_BYTES = 1 << 20  # Larger is damage: the largest segment a card is handed is 512 KiB.

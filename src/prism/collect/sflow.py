@@ -7,13 +7,13 @@ from typing import Any
 
 import numpy as np
 import polars as pl
-from numba import njit
 from numpy.typing import NDArray
 
 from prism.collect.address_text import write_addresses
 from prism.collect.counts import SourceCounts
 from prism.collect.packets import ETHERNET, INDEX, IPV4, IPV6, PACKET, PLAIN, ROCE, Bytes, Packets, dissect
 from prism.collect.sampled_packets import SAMPLED, to_flows
+from prism.kernel import njit
 
 COUNTERS = pl.Schema(
     {

@@ -8,10 +8,10 @@ from dataclasses import dataclass
 from functools import cached_property, lru_cache
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
 
 from prism.collect.elements import Role, role_of
+from prism.kernel import njit
 
 VARIABLE = 0xFFFF
 MAX_FIELDS = 512

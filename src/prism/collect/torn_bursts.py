@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import numpy as np
 import polars as pl
-from numba import njit
 from numpy.typing import NDArray
+
+from prism.kernel import njit
 
 Ints = NDArray[np.int64]
 

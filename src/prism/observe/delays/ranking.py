@@ -24,6 +24,7 @@ from prism.observe.traffic.threads import describe_error, try_each
 from prism.records.findings import Finding
 
 _WORTH_AT_ALL = levels.ONE_PER_MILLE  # of the time of all GPUs in all steps
+_EXPLAINS = 0.5  # of what steps are longer by: a late rank that explains less yields to a slow link
 _WORTH = levels.WORTH_TELLING  # of the time of all GPUs while it lasts
 
 
@@ -76,6 +77,8 @@ def find_all(
         stops = [s for s in stops if _is_long(case, s) or not held_up]
         shared = _apart_from(stops, contended.get(job, []))
         slow = [] if scene is None else _apart_from(stops, find_network(scene, felt))
+        # A rank whose work explains little of what steps are longer by may work while it waits for what is slow.
+        late = [x for x in late if x.explained >= _EXPLAINS or not any(p.rivals(x) for p in slow)]
         # Where a link is slow nobody begins late, and transfers that wait for a late rank are long too.
         slow = [p for p in slow if not any(p.rivals(x) for x in late)]
         # A stage is heavy by design whatever begins later; who is late all the time may be what makes it so.

@@ -61,7 +61,9 @@ def _tell(case: Case, found: list[tuple[Late, float]], config: DelayConfig) -> P
         _kind_of(best), who, best.window.first, best.window.last, lost_s=cost.lost_s,
         score=min(sure, config.surest), evidence=evidence,
     )  # fmt: skip
-    return Proposal(finding=replace(told, alternatives=seconds), gain=best.gain, seconds=seconds)
+    return Proposal(
+        finding=replace(told, alternatives=seconds), gain=best.gain, seconds=seconds, explained=cost.explained
+    )
 
 
 def _find_late_hop(case: Case, late: Late) -> tuple[str, ...]:

@@ -53,12 +53,6 @@ class Calls:
         rows = np.flatnonzero(kept)
         return replace(self, **{name: getattr(self, name)[rows] for name in names})
 
-    def number_alike(self, stage: Ints) -> Ints:
-        """By stream a number that those of one kind and size share whose senders are of one stage."""
-        key = (self.kind * (int(self.like.max(initial=0)) + 1) + self.like) * (int(stage.max(initial=0)) + 2)
-        alike: Ints = np.unique(key + stage[self.src] + 1, return_inverse=True)[1].astype(np.int64)
-        return alike
-
 
 @dataclass(frozen=True, kw_only=True)
 class Case:

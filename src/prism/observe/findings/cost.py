@@ -7,6 +7,7 @@ rank, how long transfers take. `prism.simulate` computes how long a step is, and
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
 import numpy as np
 import polars as pl
@@ -15,10 +16,10 @@ from prism.observe import levels
 from prism.observe.findings.case import Case, Floats
 from prism.observe.findings.windows import Window
 from prism.observe.findings.work_table import WorkTable, tabulate_work
-from prism.simulate.builder import GraphBuilder, ProgramBuilder
-from prism.simulate.graph import Graph
-from prism.simulate.solving.pricing import LinearCosts
-from prism.simulate.solving.solver import SolveConfig, solve
+
+if TYPE_CHECKING:
+    from prism.simulate.builder import ProgramBuilder
+    from prism.simulate.graph import Graph
 
 _MOST_REPLICAS = levels.MIN_STATISTICS  # of a stage that are solved; more identical ones change nothing
 _MOST_MICROBATCHES = 256
@@ -38,10 +39,15 @@ class JobModel:
     microbatches: int
 
     def step_ns(self) -> float:
-        """How long the step is, solved."""
+        """How long the step is, solved; the solver is imported once a job has something to solve."""
+        from prism.simulate.solving.pricing import LinearCosts
+        from prism.simulate.solving.solver import SolveConfig, solve
+
         return float(solve(self._write(), LinearCosts(), SolveConfig(eager_bytes=2 * _BYTES, note_ops=False)).total_ns)
 
     def _write(self) -> Graph:
+        from prism.simulate.builder import GraphBuilder
+
         stages, replicas = self.forward.shape
         builder = GraphBuilder("observed")
         for s in range(stages):
@@ -155,6 +161,7 @@ class Cost:
     lost_s: float
     words: str
     margin: float = 1.0
+    explained: float = 1.0  # of what steps are longer by while it lasts, solved; 1 where that is not known
 
 
 def price_slow_work(case: Case, table: WorkTable, members: list[int], window: Window, *, by_design: bool) -> Cost:
@@ -230,6 +237,8 @@ def _compare(
     usual = without if longer is None else observed / (1 + longer)
     if overlaps:
         with_it = min(with_it, max(without, without + observed - usual))
+    if longer is not None and observed - usual > _REPRODUCES * observed:
+        cost = replace(cost, explained=min((with_it - without) / (observed - usual), 1.0))
     off = [abs(observed - usual - (solved - without)) / observed for solved in (with_it, without)]
     if min(off) > _TRUSTED:
         return cost  # The model reproduces these steps neither with the culprit nor without.

@@ -37,6 +37,7 @@ class Proposal:
     gain: float
     seconds: tuple[Alternative, ...] = ()  # its own, of the same kind
     by_design: bool = False  # it lasted all the time, whatever else began
+    explained: float = 1.0  # of what steps are longer by while it lasts
     comes_and_goes: bool = False  # intermittent: it does not predict in which steps of its window
 
     def rivals(self, other: Proposal) -> bool:
@@ -84,14 +85,6 @@ def _stands_out(finding: Finding) -> bool:
     """Whether a cause is likelier than not, or else clearly likelier than each of the others."""
     second = max((a.score for a in finding.alternatives), default=0.0)
     return finding.score >= min(levels.SHARE_HALF, levels.RATIO_LONGER * second)
-
-
-def say_surely(margin: float) -> float:
-    """The confidence of the cause with the highest gain, from its margin over the next best.
-
-    Of such causes with hardly any margin, 9 in 10 were right on clusters and captures with known truth.
-    """
-    return 1 - (1 - min(max(margin, 0.0), 1.0)) * levels.SHARE_SMALL
 
 
 def name_seconds(finding: Finding, seconds: Sequence[Alternative], score: float) -> Finding:

@@ -51,7 +51,7 @@ def time_small_messages(
     length = float(take_median(np.diff(marks)))
     most = max(heavy, key=lambda stream: len(stream.times)).times
     count = int(take_median(np.diff(np.searchsorted(most, marks))))
-    return length / _count_repeats(most, count, config)
+    return length / _count_repeats(most, count, length, config)
 
 
 def _time_with_losses(small: list[StreamStarts], heavy: list[StreamStarts], config: SmallMessageConfig) -> float | None:
@@ -76,11 +76,12 @@ def _time_with_losses(small: list[StreamStarts], heavy: list[StreamStarts], conf
 
 
 def _begin_bursts(times: Times) -> Times:
-    """The first message of each burst, where some follow each other at once."""
+    """The first message of each burst, where some follow each other at once; evaluations pause for many steps."""
     gaps = np.diff(times)
     if not len(gaps):
         return times
-    return np.concatenate([times[:1], times[1:][gaps > 0.1 * gaps.max()]])
+    between = float(take_median(gaps[gaps > levels.THREE_PER_MILLE * gaps.max()]))
+    return np.concatenate([times[:1], times[1:][gaps > levels.SHARE_SMALL * between]])
 
 
 def _keeps_step(marks: Times, heavy: list[StreamStarts]) -> bool:
@@ -95,9 +96,17 @@ def _keeps_step(marks: Times, heavy: list[StreamStarts]) -> bool:
         return True
     own, after = marks[inside], after[inside]
     moment = (own - around[after - 1]) / np.maximum(around[after] - around[after - 1], 1)
-    early, late = np.quantile(moment, [0.25, 0.75])
     by_chance = 0.5 * (1 - levels.SIGMAS_UNLIKELY / np.sqrt(len(own)))
-    return bool(late - early <= max(by_chance, levels.ONE_PERCENT))
+    # A fault that begins shifts all that comes later, so before it and after it they may be at two moments.
+    cuts = [len(moment) * k // 8 for k in range(1, 8) if len(moment) >= 4 * levels.MIN_STATISTICS]
+    once = min((max(_spread(moment[:cut]), _spread(moment[cut:])) for cut in cuts), default=1.0)
+    return bool(_spread(moment) <= max(by_chance, levels.ONE_PERCENT) or once <= levels.SHARE_SMALL)
+
+
+def _spread(moment: Floats) -> float:
+    """The width of the middle half."""
+    early, late = np.quantile(moment, [0.25, 0.75])
+    return float(late - early)
 
 
 def _cut_alike(marks: Times, heavy: list[StreamStarts], config: SmallMessageConfig) -> bool:
@@ -110,9 +119,12 @@ def _cut_alike(marks: Times, heavy: list[StreamStarts], config: SmallMessageConf
     return all(float(take_median(np.array(own))) >= config.even for own in shares.values())
 
 
-def _count_repeats(times: Times, count: int, config: SmallMessageConfig) -> int:
-    """How many equal parts the messages between two marks consist of, by the time from each to the next."""
-    gaps: Floats = np.log(np.maximum(np.diff(times), 1))
+def _count_repeats(times: Times, count: int, length: float, config: SmallMessageConfig) -> int:
+    """How many equal parts the messages between two marks consist of, by the time from each to the next.
+
+    A pause counts as much as the time between two marks.
+    """
+    gaps: Floats = np.log(np.clip(np.diff(times), 1, length))
     for parts in range(count, 1, -1):
         lag = count // parts
         if (
