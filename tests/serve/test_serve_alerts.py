@@ -137,6 +137,20 @@ def test_a_file_that_goes_says_so_and_no_other_incident_fires_on_for_it(tmp_path
     one.incidents.close()
 
 
+def test_lines_that_a_watch_printed_are_over_where_they_say_so(tmp_path: Path) -> None:
+    line = {
+        "kind": "hang", "job": "job-1", "culprit": {"type": "host", "id": "n3"}, "start_ns": NOW_NS - 40 * S,
+        "end_ns": NOW_NS - 30 * S, "lost_gpu_seconds": 1.0, "score": 0.9, "evidence": "silent", "id": "f-1",
+    }  # fmt: skip
+    path = tmp_path / "findings.jsonl"
+    path.write_text(json.dumps(line) + "\n")
+    one = Round(tmp_path, None, AlertConfig())
+    assert one.look() == ["open"]
+    path.write_text(json.dumps(line) + "\n" + json.dumps({**line, "status": "resolved"}) + "\n")
+    assert one.look() == ["resolved"]
+    one.incidents.close()
+
+
 def test_a_folder_of_last_year_calls_nobody(tmp_path: Path, receiver: tuple[str, list[Any]]) -> None:
     url, got = receiver
     write_state(tmp_path, age_s=400 * 86_400)

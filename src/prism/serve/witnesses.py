@@ -96,7 +96,7 @@ def describe(snapshot: Snapshot, source: Source, now_ns: int, *, alive: bool) ->
             place = source.path.rpartition("/")[0] or "."
             if any(watch.place == place for watch in snapshot.all_of(Watched)):
                 return None  # its state says the same
-            rows = [_of_finding(f.finding, f.id, place, {}, (), f.well if f.over else "") for f in source.findings]
+            rows = [_of_finding(f.finding, f.id, place, {}, (), _say_over(f.well, f.over)) for f in source.findings]
             return Look(now_ns=now_ns, source=path, tool="watch", at_ns=source.updated_ns, sightings=tuple(rows))
         case Supervised():
             return _look_of_run(source, path, now_ns)
@@ -357,7 +357,7 @@ def _of_investigation(source: Printed) -> Iterator[Sighting]:
     yield Sighting(
         key="verdict", kind="investigated", place=place, since_ns=since_ns, until_ns=max(since_ns, source.updated_ns),
         text=lines[0] if lines else str(verdict.get("what")), sure=float(verdict.get("confidence") or 0.0),
-        job=run.rpartition("/")[2] or folder.rpartition("/")[2], job_key=job_key, gpus_lost=0.0,
+        job=run.rpartition("/")[2] if attempt.isdecimal() else "", job_key=job_key, gpus_lost=0.0,
         cause=str(verdict.get("what") or ""), link=f"reports?{urlencode({'path': source.path})}",
     )  # fmt: skip
 

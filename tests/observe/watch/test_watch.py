@@ -13,6 +13,7 @@ import threading
 import time
 import urllib.error
 import urllib.request
+from unittest.mock import Mock
 
 import polars as pl
 import pytest
@@ -28,6 +29,7 @@ from prism.collect.folder import FolderSource
 from prism.collect.live_capture import interface_names
 from prism.errors import BadConfigError, BadFileError
 from prism.lab.scenarios import load_scenario, make_scenario
+from prism.machine.locks import is_process_alive
 from prism.machine.sender import SenderConfig
 from prism.observe.watch.alerts import WebhookAlerts
 from prism.observe.watch.metrics import MetricsServer, WatchStatus, render_metrics
@@ -74,6 +76,31 @@ def test_a_look_that_fails_is_counted_and_the_watch_goes_on():
     out, said, watch = run_watch(FrameSource(make_flows([i / 10 for i in range(600)])), ScriptedAnalyst(fail_at_first))
     assert watch.status().failed_looks > 0 and len(out) == 1
     assert any("a look at the window went wrong (RuntimeError: bug)" in line for line in said)
+
+
+def test_a_folder_says_whose_watch_works_in_it_and_how_it_ended(tmp_path):
+    words = []
+
+    def look(flows, until_ns):
+        words.append((tmp_path / "lock").read_text())
+        if len(words) == 1:
+            with pytest.raises(BadConfigError, match="another prism watch"):
+                run_watch(FrameSource(make_flows([1.0])), ScriptedAnalyst(always), state=tmp_path)
+        return always(flows, until_ns)
+
+    run_watch(FrameSource(make_flows([i / 10 for i in range(300)])), ScriptedAnalyst(look), state=tmp_path)
+    assert is_process_alive(words[0]) is True and (tmp_path / "lock").read_text() == "finished"
+
+
+def test_a_full_disk_ends_no_watch_and_is_said(tmp_path, monkeypatch):
+    monkeypatch.setattr(
+        "prism.observe.watch.state.write_durably", Mock(side_effect=OSError(28, "No space left on device"))
+    )
+    flows = FrameSource(make_flows([i / 10 for i in range(600)]))
+    out, said, watch = run_watch(flows, ScriptedAnalyst(always), state=tmp_path)
+    assert len(out) == 1, "the finding is told all the same"
+    assert sum("kept in memory only (No space left on device)" in line for line in said) == 1
+    assert watch.status().state_trouble and "prism_watch_state_in_memory_only 1" in render_metrics(watch.status())
 
 
 def test_a_restart_neither_loses_nor_repeats(tmp_path):

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Literal
 
 from prism.errors import BadFileError
 from prism.machine.locks import LOCK_FILE, is_process_alive
@@ -17,7 +15,6 @@ from prism.serve.sources.place import Place, read_object
 
 STATE_FILE = "state.json"
 _MOST_LINES_BYTES = 64 << 20
-_MOST_EVENTS = 500
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,23 +53,12 @@ class Watched:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ToldEvent:
-    """One printed line: a finding that is new, updated, or resolved."""
-
-    id: str
-    finding: Finding
-    event: Literal["told", "updated", "resolved"]
-    reported_ns: int
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class ToldFindings:
-    """The lines that a watch printed into a file: the newest line of each finding, and the last lines of all."""
+    """The lines that a watch printed into a file: the newest line of each finding."""
 
     path: str
     findings: tuple[FollowedFinding, ...]
     updated_ns: int
-    events: tuple[ToldEvent, ...] = ()
 
 
 def read_watched(folder: Folder, place: Place) -> Watched:
@@ -141,19 +127,13 @@ def _read_lock(folder: Folder, place: Place) -> str:
 def read_told(folder: Folder, path: str, mtime_ns: int) -> ToldFindings:
     """Read findings as JSON Lines; a line that is still being written is left for the next time."""
     newest: dict[str, FollowedFinding] = {}
-    events: deque[ToldEvent] = deque(maxlen=_MOST_EVENTS)
     for number, line in enumerate(folder.read(path, most=_MOST_LINES_BYTES).splitlines(), start=1):
         try:
             document = json.loads(line)
             name, over = str(document.get("id", number)), document.get("status") == "resolved"
             finding = read_finding(document)
-            event: Literal["told", "updated", "resolved"] = (
-                "resolved" if over else "updated" if document.get("update") else "told"
-            )
-            moment = int(document.get("reported_ns") or finding.end_ns)
-            newest[name] = FollowedFinding(id=name, finding=finding, over=over)
-            events.append(ToldEvent(id=name, finding=finding, event=event, reported_ns=moment))
+            newest[name] = FollowedFinding(id=name, finding=finding, over=over, well=str(document.get("well") or ""))
         except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
             continue
     findings = sorted(newest.values(), key=lambda f: -f.finding.lost_gpu_seconds)
-    return ToldFindings(path=path, findings=tuple(findings), updated_ns=mtime_ns, events=tuple(events))
+    return ToldFindings(path=path, findings=tuple(findings), updated_ns=mtime_ns)

@@ -28,7 +28,7 @@ export async function incident() {
 }
 
 function facts(one) {
-  const job = one.job_key && !["log", "source", "part"].includes(one.place_type) ? h("a", { href: one.job_key.endsWith("~run") ? address.link("/failures", { run: one.job_key }) : address.link("/job", { key: one.job_key }) }, one.job) : one.job;
+  const job = one.job && one.job_key && !["log", "source", "part"].includes(one.place_type) ? h("a", { href: one.job_key.endsWith("~run") ? address.link("/failures", { run: one.job_key }) : address.link("/job", { key: one.job_key }) }, one.job) : one.job;
   const rows = [["kind", words(one.kind)], ["where", `${one.place_type} ${one.place}`], ["job", job], ["hosts", one.hosts.map((host) => [h("a", { href: address.link("/history", { host }) }, host), " "])], ["cause", one.cause],
     ["since", `${clock(one.since_ns, { date: true })} (${ago(one.since_ns)})`], ["seen until", `${clock(one.until_ns, { date: true })} (${ago(one.until_ns)})`], ["cost", sayLost(one)], ["worst first", one.badness ? `${number(one.gpus_lost)} GPU-hours an hour × ${percent(one.confidence)} = ${number(one.badness)}` : ""]];
   return h("dl", { class: "facts" }, rows.filter(([, value]) => value && (!Array.isArray(value) || value.length)).map(([name, value]) => [h("dt", {}, name), h("dd", {}, value)]));

@@ -109,7 +109,7 @@ function sourcesCard(sources) {
   const tone = { ok: "good", late: "bad", damaged: "bad", gone: "warn", ended: "" };
   const built = table("sources", [
     { name: "state", get: (s) => s.state, show: (s) => badge(s.state === "ok" && ageOf(s.written_ns) > FRESH_S ? "old" : s.state, s.state === "ok" && ageOf(s.written_ns) > FRESH_S ? "" : tone[s.state]) }, { name: "source", wide: true, get: (s) => s.path },
-    { name: "of", get: (s) => words(s.tool) }, { name: "written", get: (s) => s.written_ns, show: (s) => h("span", { title: clock(s.written_ns, { date: true }) }, ago(s.written_ns)) }, { name: "", wide: true, get: (s) => s.message },
+    { name: "of", get: (s) => words(s.tool) }, { name: "written", get: (s) => s.written_ns, show: (s) => h("span", { title: clock(s.written_ns, { date: true }) }, ago(s.written_ns)) }, { name: "said", wide: true, get: (s) => s.message },
   ], sources, { caption: "Who would know", most: 12 });
   return card("Who would know", built.node, { about: "what incidents are read from, and how old it is", tools: built.tools });
 }
