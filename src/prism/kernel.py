@@ -54,8 +54,8 @@ class Kernel:
 
     def __call__(self, *args: Any) -> Any:
         """Run compiled, or in Python while that is cheaper."""
-        if self._always or (self._compiled is not None and self._compiled.overloads):
-            return self.compiled(*args)
+        if self._always or (self._compiled is not None and getattr(self._compiled, "overloads", True)):
+            return self.compiled(*args)  # NUMBA_DISABLE_JIT gives the function itself, which has no overloads
         size = sum(a.size for a in args if isinstance(a, np.ndarray))
         if self._is_worth_it(_ELEMENT_S * size):
             return self.compiled(*args)
