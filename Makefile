@@ -62,7 +62,7 @@ test-slow: $(READY)  ## tests that take minutes
 test-gpu: $(READY)  ## tests that need a CUDA device
 	$(BIN)/python -m pytest -m gpu
 
-check: $(READY)  ## format, lint, types, import layers
+check: $(READY)  ## format, lint, types, import layers, sizes, words, dead code
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
@@ -73,6 +73,7 @@ check: $(READY)  ## format, lint, types, import layers
 	$(BIN)/python scripts/write_diagrams.py --check
 	$(BIN)/python scripts/write_figures.py --check
 	$(BIN)/python scripts/check_tests.py
+	$(BIN)/python scripts/check_house.py
 
 format: $(READY)  ## rewrite the code as `make check` wants it
 	$(BIN)/ruff format .

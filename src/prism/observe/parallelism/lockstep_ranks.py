@@ -62,7 +62,7 @@ def find_lockstep_ranks(
     clear = [connections for connections in read if all(_is_sharp(connection) for connection in connections)]
     if not clear:
         return None
-    free_ns = _scatter_of_strangers(clear, stages)
+    free_ns = _scatter_of_unrelated(clear, stages)
     bound, exact = Counter[int](), Counter[tuple[int, int]]()
     for connections in clear:
         near, same = _compare_all(connections, free_ns)
@@ -84,7 +84,7 @@ def _is_sharp(connection: Connection) -> bool:
     return not len(connection.fresh) or connection.fresh_noise <= BOUND_SCATTER * connection.usual_silence
 
 
-def _scatter_of_strangers(ways: list[list[Connection]], stages: StageMap) -> float:
+def _scatter_of_unrelated(ways: list[list[Connection]], stages: StageMap) -> float:
     """How far connections of replicas of a stage on two hosts usually scatter; 0 where no stage is on two hosts."""
     beside = [
         (here, there)

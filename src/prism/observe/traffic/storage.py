@@ -19,7 +19,7 @@ _PASSED_ON = (
 )  # of what a host takes that it may give more or less: weights that are sent at the start
 _LISTED = levels.SHARE_HALF  # share of the endpoints that a topology of the training hosts has
 _SELDOM = levels.SHARE_SMALL  # of the messages of the busiest pair of any of its peers
-_STRANGERS = levels.SHARE_SMALL  # share of an endpoint's peers that know each other, below which it is their server
+_UNRELATED = levels.SHARE_SMALL  # share of an endpoint's peers that know each other, below which it is their server
 
 
 def find_hubs(traffic: Traffic) -> NDArray[np.int64]:
@@ -156,9 +156,9 @@ def _stars(traffic: Traffic, without: NDArray[np.int64]) -> NDArray[np.int64]:
         return np.empty(0, np.int64)
     spokes = both.filter(pl.col("src").is_in(suspects["e"].implode())).sort("src", "dst")
     # In an all-to-all group the peers all know each other; the clients of a store do not.
-    strangers = _closeness(spokes, both).filter(pl.col("closeness") < _STRANGERS)["src"].to_numpy().astype(np.int64)
+    unrelated = _closeness(spokes, both).filter(pl.col("closeness") < _UNRELATED)["src"].to_numpy().astype(np.int64)
     host = traffic.endpoints["host_id"].to_numpy().astype(np.int64)
-    served: NDArray[np.int64] = strangers[~_train_together(traffic, without, int(host.max()) + 1)[host[strangers]]]
+    served: NDArray[np.int64] = unrelated[~_train_together(traffic, without, int(host.max()) + 1)[host[unrelated]]]
     return served
 
 
